@@ -1,0 +1,47 @@
+# Every target sets up what it needs, in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CONSTRAINTS ?= constraints.txt
+# Two workers fit two cores and leave each its own JAX.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-oldest lint types bench dist clean
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+$(VENV)/.done: pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.done  ## make .venv with all that development needs
+
+demo: setup  ## SGD beside ⊥Grad on a small problem
+	$(BIN)/python -m experiments.demo
+
+test: setup  ## run the tests
+	$(PYTEST)
+
+test-oldest:  ## run the tests on the oldest jax and optax supported
+	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+
+lint: setup  ## check the style
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: setup  ## check the types
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: setup  ## measure the cost of ⊥Grad on this machine
+	$(BIN)/python -m benchmarks
+
+dist: setup  ## build the wheel and the source distribution, and check them
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/twine check --strict dist/*
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) .venv-oldest dist

@@ -1,0 +1,199 @@
+"""Which leaves of a tree form one vector."""
+
+import collections
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import jax
+from jax import tree_util
+import jax.numpy as jnp
+import optax
+
+KeyPath = tuple[Any, ...]
+Partition = str | Callable[[KeyPath, Any], Hashable]
+BatchAxes = Any  # None, an int, a tuple of them, a pytree of these, a callable
+
+
+class Member(NamedTuple):
+  """A leaf of a group: leaves that form one vector, or a batch of vectors."""
+
+  path: KeyPath
+  param: Any
+  axes: tuple[int, ...]  # to sum over; the others are batch axes
+
+
+def where(path: KeyPath) -> str:
+  """How a path is named in an error message."""
+  return tree_util.keystr(path) or "the root"
+
+
+def check_partition(partition: Partition) -> None:
+  if not callable(partition) and partition not in ("leaf", "layer", "global"):
+    raise ValueError(
+      "partition must be 'leaf', 'layer', 'global' or a callable from"
+      f" (key path, leaf) to a group label, not {partition!r}."
+    )
+
+
+def check_trees(updates: Any, params: Any) -> None:
+  """Raises an error that names the first leaf that can't be projected."""
+  absent = lambda x: x is None or isinstance(x, optax.MaskedNode)
+  treedef = tree_util.tree_structure(updates, is_leaf=absent)
+  ours = dict(tree_util.tree_flatten_with_path(updates)[0])
+  theirs = dict(tree_util.tree_flatten_with_path(params)[0])
+  alone = [f"{where(path)} is only in updates" for path in ours.keys() - theirs]
+  try:
+    treedef.flatten_up_to(params)
+  except ValueError as error:
+    alone += [
+      f"{where(path)} is only in params" for path in theirs.keys() - ours
+    ]
+    alone = sorted(alone) or [f"their containers differ: {error}"]
+  if alone:
+    raise ValueError(
+      f"updates and params must be trees of the same structure, but {alone[0]}."
+    )
+  for path, update in ours.items():
+    _check_leaf(path, theirs[path], update)
+
+
+def _check_leaf(path: KeyPath, param: Any, update: Any) -> None:
+  if jnp.shape(param) != jnp.shape(update):
+    raise ValueError(
+      f"at {where(path)} the parameter has shape {jnp.shape(param)} and the"
+      f" update {jnp.shape(update)}; they must be equal."
+    )
+  dtypes = _dtype(param), _dtype(update)
+  for kind, dtype in zip(("parameter", "update"), dtypes, strict=True):
+    if not jnp.issubdtype(dtype, jnp.inexact):
+      raise TypeError(
+        f"the {kind} at {where(path)} has dtype {dtype}, but only floating"
+        "-point leaves, real or complex, can be projected; exclude this one"
+        " with mask."
+      )
+  if len({jnp.issubdtype(d, jnp.complexfloating) for d in dtypes}) > 1:
+    raise TypeError(
+      f"at {where(path)} the parameter has dtype {dtypes[0]} and the update"
+      f" {dtypes[1]}; both must be real or both complex."
+    )
+
+
+def _dtype(x: Any) -> Any:
+  return x.dtype if hasattr(x, "dtype") else jnp.result_type(x)
+
+
+def build(
+  params: Any, partition: Partition, batch_axes: BatchAxes
+) -> dict[str, list[Member]]:
+  """The groups of a tree by name, in the order of its leaves.
+
+  Leaves that are not of floating point are in no group.
+  """
+  leaves = tree_util.tree_flatten_with_path(params)[0]
+  groups = collections.defaultdict(list)
+  for (path, param), axes, label in zip(
+    leaves,
+    _batch_axes(leaves, params, batch_axes),
+    _labels(leaves, partition),
+    strict=True,
+  ):
+    if jnp.issubdtype(_dtype(param), jnp.inexact):
+      groups[label].append(_member(path, param, axes))
+  for label, members in groups.items():
+    _check_batch(label, members)
+  return dict(groups)
+
+
+def _labels(
+  leaves: list[tuple[KeyPath, Any]], partition: Partition
+) -> list[str]:
+  if callable(partition):
+    return [str(partition(path, leaf)) for path, leaf in leaves]
+  if partition == "global":
+    return ["all"] * len(leaves)
+
+  # A box around one array, such as flax's Partitioned and nnx.Param, adds a
+  # last step ".value" to the path, which names neither a layer nor a leaf.
+  siblings = collections.Counter(path[:-1] for path, _ in leaves)
+  box = tree_util.GetAttrKey("value")
+  paths = [
+    path[:-1] if path[-1:] == (box,) and siblings[path[:-1]] == 1 else path
+    for path, _ in leaves
+  ]
+  if partition == "layer":
+    paths = [path[:-1] for path in paths]
+  names = [
+    tree_util.keystr(path, simple=True, separator="/") or "all"
+    for path in paths
+  ]
+  # "a/b" may be one key or two: if so, the unambiguous notation.
+  clash = len(set(names)) < len(set(paths))
+  return [tree_util.keystr(path) for path in paths] if clash else names
+
+
+def _is_axes(x: Any) -> bool:
+  return (
+    x is None or _is_axis(x) or (type(x) is tuple and all(map(_is_axis, x)))
+  )
+
+
+def _is_axis(x: Any) -> bool:
+  return hasattr(x, "__index__") and not isinstance(x, (bool, jax.Array))
+
+
+def _batch_axes(
+  leaves: list[tuple[KeyPath, Any]], params: Any, batch_axes: BatchAxes
+) -> list[Any]:
+  """For each leaf, its batch axes as the user gave them."""
+  if _is_axes(batch_axes):
+    return [batch_axes] * len(leaves)
+  # A module of equinox is callable and a pytree: it is meant as a pytree.
+  if callable(batch_axes) and tree_util.all_leaves([batch_axes]):
+    return [batch_axes(path, leaf) for path, leaf in leaves]
+  prefix, treedef = tree_util.tree_flatten(batch_axes, is_leaf=_is_axes)
+  try:
+    subtrees = treedef.flatten_up_to(params)
+  except ValueError as error:
+    raise ValueError(
+      "batch_axes must be None, an int, a tuple of ints, a callable of (key"
+      " path, leaf), or a tree of these with the structure of params or a"
+      f" prefix of it: {error}"
+    ) from error
+  return [
+    axes
+    for axes, subtree in zip(prefix, subtrees, strict=True)
+    for _ in tree_util.tree_leaves(subtree)
+  ]
+
+
+def _member(path: KeyPath, param: Any, axes: Any) -> Member:
+  if not _is_axes(axes):
+    raise TypeError(
+      f"batch_axes at {where(path)} must be None, an int or a tuple of ints,"
+      f" known before anything is traced, not {axes!r}. (Under"
+      " optax.inject_hyperparams, name batch_axes in static_args.)"
+    )
+  shape = jnp.shape(param)
+  rank = len(shape)
+  axes = () if axes is None else axes if type(axes) is tuple else (axes,)
+  batch = {range(rank)[axis] for axis in axes if -rank <= axis < rank}
+  if len(batch) < len(axes):
+    raise ValueError(
+      f"batch_axes at {where(path)} must be different axes of a leaf of shape"
+      f" {shape}, not {axes}."
+    )
+  return Member(path, param, tuple(i for i in range(rank) if i not in batch))
+
+
+def _check_batch(label: str, members: list[Member]) -> None:
+  sizes = [
+    tuple(n for i, n in enumerate(jnp.shape(m.param)) if i not in m.axes)
+    for m in members
+  ]
+  for member, size in zip(members, sizes, strict=True):
+    if size != sizes[0]:
+      raise ValueError(
+        f"the leaves of group {label!r} must have batch axes of the same"
+        f" sizes, but {where(members[0].path)} has {sizes[0]} and"
+        f" {where(member.path)} has {size}."
+      )

@@ -1,0 +1,18 @@
+"""Set-up of all tests: eight devices, and no silent broadcasting."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = os.environ.get("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = (
+  os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+
+import hypothesis
+import jax
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+hypothesis.settings.register_profile(
+  "default", deadline=None, derandomize=True, print_blob=True
+)
+hypothesis.settings.load_profile("default")

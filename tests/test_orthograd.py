@@ -1,0 +1,407 @@
+"""The options of orthograd, orthograd_sgd and alignment, and their errors."""
+
+import chex
+from hypothesis import given
+from hypothesis import strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from optax._src import base
+import pytest
+import reference
+
+from orthograd_optax import alignment, orthograd, orthograd_sgd
+
+
+def tree(seed: int):
+  keys = iter(jax.random.split(jax.random.key(seed), 5))
+  normal = lambda *shape: jax.random.normal(next(keys), shape)
+  return {
+    "conv": {"kernel": normal(3, 3, 2, 4), "bias": normal(4)},
+    "norm": {"scale": normal(4)},
+    "dense": {"kernel": normal(4, 5), "bias": normal(5)},
+  }
+
+
+PARAMS, GRADS = tree(0), tree(1)
+
+
+def update(transform, grads=GRADS, params=PARAMS):
+  return transform.update(grads, transform.init(params), params)
+
+
+def project_together(params, grads, **options):
+  """The float64 reference for leaves that form one vector."""
+  flat = [
+    np.concatenate([np.ravel(x).astype(np.float64) for x in jax.tree.leaves(t)])
+    for t in (params, grads)
+  ]
+  out = reference.project(*flat, **options)
+  ends = np.cumsum([x.size for x in jax.tree.leaves(grads)])[:-1]
+  parts = np.split(out, ends)
+  leaves, treedef = jax.tree.flatten(grads)
+  return treedef.unflatten(
+    [p.reshape(x.shape) for p, x in zip(parts, leaves, strict=True)]
+  )
+
+
+def assert_close(got, want):
+  chex.assert_trees_all_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+# Which leaves form a vector.
+
+
+def test_leaf_partition():
+  want = jax.tree.map(project_together, PARAMS, GRADS)
+  assert_close(update(orthograd())[0], want)
+
+
+def test_layer_partition():
+  want = {k: project_together(PARAMS[k], GRADS[k]) for k in PARAMS}
+  assert_close(update(orthograd(partition="layer"))[0], want)
+
+
+def test_global_partition():
+  want = project_together(PARAMS, GRADS)
+  assert_close(update(orthograd(partition="global"))[0], want)
+  assert_close(update(optax.flatten(orthograd()))[0], want)
+
+
+def test_callable_partition():
+  def kind(path, leaf):
+    assert leaf.shape
+    return path[-1].key == "kernel"
+
+  pick = lambda tree, test: {
+    k: {n: x for n, x in v.items() if test(n)} for k, v in tree.items()
+  }
+  got, _ = update(orthograd(partition=kind))
+  for test in (lambda n: n == "kernel", lambda n: n != "kernel"):
+    want = project_together(pick(PARAMS, test), pick(GRADS, test))
+    assert_close(pick(got, test), want)
+
+
+def test_batch_axes_of_a_tree_and_of_a_callable():
+  stacked = lambda *trees: jax.tree.map(lambda *x: jnp.stack(x), *trees)
+  params, grads = stacked(tree(0), tree(2)), stacked(tree(1), tree(3))
+  whole, _ = update(orthograd(), grads, params)
+  apart, _ = update(orthograd(batch_axes=0), grads, params)
+  want = {**apart, "norm": whole["norm"]}
+  want["dense"] = {**want["dense"], "bias": whole["dense"]["bias"]}
+
+  dense = {"kernel": (0,), "bias": ()}
+  axes = {"conv": 0, "norm": {"scale": None}, "dense": dense}
+  choose = lambda path, leaf: (
+    0 if path[0].key == "conv" or leaf.shape == (2, 4, 5) else None
+  )
+  for batch_axes in (axes, choose):
+    got, _ = update(orthograd(batch_axes=batch_axes), grads, params)
+    assert_close(got, want)
+
+
+def test_layers_of_stacked_leaves():
+  # Two leaves whose layers are stacked along different axes.
+  params = {"kernel": PARAMS["dense"]["kernel"], "bias": jnp.arange(5.0) + 1}
+  grads = {"kernel": GRADS["dense"]["kernel"], "bias": jnp.ones(5)}
+  axes = {"kernel": 1, "bias": 0}
+  got, state = update(
+    orthograd(partition="layer", batch_axes=axes, diagnostics=True),
+    grads,
+    params,
+  )
+  for i in range(5):
+    column = lambda t, i=i: {"kernel": t["kernel"][:, i], "bias": t["bias"][i]}
+    assert_close(column(got), project_together(column(params), column(grads)))
+  assert optax.tree.get(state, "cosine")["all"].shape == (5,)
+
+
+def test_mask():
+  mask = {"conv": False, "norm": True, "dense": {"kernel": True, "bias": False}}
+  by_rank = lambda params: jax.tree.map(lambda x: x.ndim > 1, params)
+  everything, _ = update(orthograd())
+  for given_, kept in ((mask, mask), (by_rank, by_rank(PARAMS))):
+    got, _ = update(orthograd(mask=given_))
+    want = jax.tree.map(
+      lambda keep, new, old: new if keep else old,
+      jax.tree.map(lambda m, t: jax.tree.map(lambda _: m, t), kept, PARAMS),
+      everything,
+      GRADS,
+    )
+    chex.assert_trees_all_equal(got, want)
+
+
+def test_masked_leaves_take_no_part_in_their_group():
+  mask = lambda tree: jax.tree.map(lambda x: x.ndim > 1, tree)
+  got, _ = update(orthograd(partition="global", mask=mask))
+  kernels = lambda t: [t["conv"]["kernel"], t["dense"]["kernel"]]
+  assert_close(kernels(got), project_together(kernels(PARAMS), kernels(GRADS)))
+
+
+def test_integer_leaves_pass_if_masked_or_without_update():
+  params = {"w": jnp.array([3.0, 4.0]), "steps": jnp.array([1, 2])}
+  grads = {"w": jnp.array([5.0, 0.0]), "steps": jnp.array([7, 7])}
+  got, _ = update(orthograd(mask={"w": True, "steps": False}), grads, params)
+  chex.assert_trees_all_equal(got["steps"], grads["steps"])
+  grads["steps"] = None
+  got, _ = update(orthograd(diagnostics=True), grads, params)
+  assert got["steps"] is None
+
+
+# Strength, renormalization, diagnostics.
+
+
+@given(st.floats(0, 1))
+def test_strength(strength):
+  want = project_together(PARAMS, GRADS, strength=strength)
+  got, _ = update(orthograd(strength=strength, partition="global"))
+  assert_close(got, want)
+
+
+def test_strength_schedule():
+  transform = orthograd(strength=optax.linear_schedule(0.0, 1.0, 4))
+  state = transform.init(PARAMS)
+  for i in range(6):
+    got, state = transform.update(GRADS, state, PARAMS)
+    want, _ = update(orthograd(strength=min(i / 4, 1.0)))
+    assert_close(got, want)
+  assert optax.tree.get(state, "count") == 6
+
+
+def test_sgd_and_orthograd_side_by_side():
+  run = lambda s: update(orthograd(strength=s))[0]
+  both = jax.jit(jax.vmap(run))(jnp.array([0.0, 1.0]))
+  first, second = (jax.tree.map(lambda x, i=i: x[i], both) for i in (0, 1))
+  chex.assert_trees_all_equal(first, GRADS)
+  assert_close(second, update(orthograd())[0])
+
+
+def test_without_renormalization():
+  want = project_together(PARAMS, GRADS, renormalize=False)
+  assert_close(
+    update(orthograd(renormalize=False, partition="global"))[0], want
+  )
+
+
+def test_eps():
+  want = project_together(PARAMS, GRADS, eps=10.0)
+  assert_close(update(orthograd(eps=10.0, partition="global"))[0], want)
+
+
+def test_stateless_by_default():
+  assert orthograd().init(PARAMS) == optax.EmptyState()
+
+
+@pytest.mark.parametrize("strength", [1.0, 0.25])
+def test_diagnostics(strength):
+  params = {"a": PARAMS, "scalar": jnp.array([2.0]), "zero": jnp.zeros(3)}
+  grads = {"a": GRADS, "scalar": jnp.array([5.0]), "zero": jnp.ones(3)}
+  transform = orthograd(diagnostics=True, strength=strength)
+  _, state = update(transform, grads, params)
+  cosine = optax.tree.get(state, "cosine")
+  removed = optax.tree.get(state, "removed_fraction")
+  closed = optax.tree.get(state, "gate_closed")
+  w, g = (reference.real64(t["dense"]["kernel"]) for t in (PARAMS, GRADS))
+  want = np.sum(w * g) / np.linalg.norm(w) / np.linalg.norm(g)
+  shorter = reference.project(w, g, strength=strength, renormalize=False)
+  share = 1 - (np.linalg.norm(shorter) / np.linalg.norm(g)) ** 2
+  np.testing.assert_allclose(cosine["a/dense/kernel"], want, rtol=1e-5)
+  np.testing.assert_allclose(removed["a/dense/kernel"], share, rtol=1e-5)
+  assert {k for k, v in closed.items() if v} == (
+    {"scalar"} if strength == 1 else set()
+  )
+  assert cosine["scalar"] == 1 and cosine["zero"] == 0
+  chex.assert_trees_all_equal_shapes_and_dtypes(state, transform.init(params))
+
+
+def test_diagnostics_report_no_gate_without_renormalization():
+  transform = orthograd(diagnostics=True, renormalize=False)
+  _, state = update(transform, jnp.array([5.0]), jnp.array([2.0]))
+  assert not optax.tree.get(state, "gate_closed")["all"]
+
+
+def test_names_that_would_clash():
+  params = {"a/b": jnp.ones(2), "a": {"b": jnp.ones(2)}}
+  _, state = update(orthograd(diagnostics=True), params, params)
+  assert set(optax.tree.get(state, "cosine")) == {"['a/b']", "['a']['b']"}
+
+
+# The optimizer of the papers.
+
+
+def torch_like_sgd(w, grads, lr, momentum, nesterov, decay, **options):
+  """⊥Grad, then torch's SGD as its documentation states it, in float64."""
+  trace = None
+  for g in grads:
+    g = reference.project(w, g, **options) + decay * w
+    if momentum:
+      trace = g if trace is None else momentum * trace + g
+      g = g + momentum * trace if nesterov else trace
+    w = w - lr * g
+  return w
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("momentum", [None, 0.9])
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_orthograd_sgd(momentum, nesterov, renormalize):
+  rng = np.random.default_rng(0)
+  start, grads = rng.standard_normal(7), rng.standard_normal((20, 7))
+  want = torch_like_sgd(
+    start, grads, 0.1, momentum, nesterov, 0.05, renormalize=renormalize
+  )
+  with reference.enable_x64():
+    optimizer = orthograd_sgd(
+      0.1, momentum, nesterov, weight_decay=0.05, renormalize=renormalize
+    )
+    w = jnp.asarray(start)
+    state = optimizer.init(w)
+    for g in grads:
+      updates, state = optimizer.update(jnp.asarray(g), state, w)
+      w = optax.apply_updates(w, updates)
+  np.testing.assert_allclose(w, want, rtol=1e-12)
+
+
+def test_orthograd_sgd_equals_torch():
+  torch = pytest.importorskip("torch")
+  rng = np.random.default_rng(0)
+  start, grads = rng.standard_normal((5, 3)), rng.standard_normal((20, 5, 3))
+  w = torch.tensor(start, requires_grad=True)
+  sgd = torch.optim.SGD([w], lr=0.1, momentum=0.9, weight_decay=0.05)
+  for g in grads:
+    w.grad = torch.tensor(reference.project(w.detach().numpy(), g))
+    sgd.step()
+  with reference.enable_x64():
+    optimizer = orthograd_sgd(0.1, momentum=0.9, weight_decay=0.05)
+    ours = jnp.asarray(start)
+    state = optimizer.init(ours)
+    for g in grads:
+      updates, state = optimizer.update(jnp.asarray(g), state, ours)
+      ours = optax.apply_updates(ours, updates)
+  np.testing.assert_allclose(ours, w.detach().numpy(), rtol=1e-12)
+
+
+def test_weight_decay_mask():
+  mask = lambda params: jax.tree.map(lambda x: x.ndim > 1, params)
+  decayed, _ = update(
+    orthograd_sgd(1.0, weight_decay=0.1, weight_decay_mask=mask)
+  )
+  plain, _ = update(orthograd_sgd(1.0))
+  want = jax.tree.map(
+    lambda u, w: u - 0.1 * w if w.ndim > 1 else u, plain, PARAMS
+  )
+  assert_close(decayed, want)
+
+
+def test_options_reach_the_projection():
+  options = dict(
+    renormalize=False,
+    eps=0.5,
+    strength=0.5,
+    partition="layer",
+    diagnostics=True,
+  )
+  got, state = update(orthograd_sgd(1.0, **options))
+  want, inner = update(orthograd(**options))
+  assert_close(got, jax.tree.map(jnp.negative, want))
+  chex.assert_trees_all_equal(
+    optax.tree.get(state, "cosine"), optax.tree.get(inner, "cosine")
+  )
+
+
+# Alignment.
+
+
+def test_alignment():
+  found = alignment(GRADS, PARAMS, partition="layer")
+  _, state = update(orthograd(diagnostics=True, partition="layer"))
+  chex.assert_trees_all_equal(found.cosine, optax.tree.get(state, "cosine"))
+  np.testing.assert_allclose(
+    found.radial_fraction["dense"], found.cosine["dense"] ** 2
+  )
+  assert found.size == {"conv": 76, "norm": 4, "dense": 25}
+  lines = str(found).splitlines()
+  assert len(lines) == 4 and len(set(map(len, lines))) == 1
+
+
+def test_alignment_of_stacked_layers():
+  found = alignment(jnp.eye(3), jnp.ones((3, 3)), batch_axes=0)
+  np.testing.assert_allclose(
+    found.cosine["all"], np.full(3, 3**-0.5), rtol=1e-6
+  )
+
+
+# Errors name what was wrong and what to do.
+
+
+def test_params_are_required():
+  for transform in (orthograd(), orthograd(mask=True), orthograd_sgd(0.1)):
+    with pytest.raises(ValueError) as error:
+      transform.update(GRADS, transform.init(PARAMS))
+    assert str(error.value) == base.NO_PARAMS_MSG
+
+
+@pytest.mark.parametrize(
+  ("grads", "params", "words"),
+  [
+    ({"a": 1.0}, {"a": 1.0, "b": 2.0}, ["['b']", "only in params"]),
+    ({"a": 1.0, "b": 2.0}, {"a": 1.0}, ["['b']", "only in updates"]),
+    ({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": None}, ["['b']", "only in updates"]),
+    ({"a": 1.0}, {"a": {"b": 1.0}}, ["['a']", "only in updates"]),
+    ({"a": [1.0]}, {"a": (1.0,)}, ["containers differ"]),
+  ],
+)
+def test_mismatched_trees(grads, params, words):
+  grads, params = (jax.tree.map(jnp.asarray, t) for t in (grads, params))
+  with pytest.raises(ValueError, match="same structure") as error:
+    update(orthograd(), grads, params)
+  assert all(word in str(error.value) for word in words)
+
+
+@pytest.mark.parametrize("dtype", [jnp.int32, bool])
+def test_integer_and_bool_leaves(dtype):
+  params = {"w": jnp.ones(2), "n": jnp.ones(2, dtype)}
+  with pytest.raises(TypeError, match=r"\['n'\].*exclude this one with mask"):
+    update(orthograd(), params, params)
+
+
+def test_mismatched_leaves():
+  with pytest.raises(ValueError, match=r"\['w'\].*\(2,\).*\(3,\)"):
+    update(orthograd(), {"w": jnp.ones(3)}, {"w": jnp.ones(2)})
+  with pytest.raises(TypeError, match="both must be real or both complex"):
+    update(orthograd(), jnp.ones(2, jnp.complex64), jnp.ones(2))
+
+
+@pytest.mark.parametrize(
+  ("options", "words"),
+  [
+    ({"strength": 1.5}, "strength must be a number from 0 to 1.*1.5"),
+    ({"strength": float("nan")}, "strength must be .* or a schedule.*nan"),
+    ({"strength": "full"}, "strength must be .*'full'"),
+    ({"eps": -1.0}, "eps must be a number from 0 to inf.*-1.0"),
+    ({"partition": "layers"}, "partition must be 'leaf', .*'layers'"),
+  ],
+)
+def test_impossible_options(options, words):
+  with pytest.raises(ValueError, match=words):
+    orthograd(**options)
+
+
+@pytest.mark.parametrize(
+  ("batch_axes", "error", "words"),
+  [
+    (2, ValueError, r"\['bias'\].*shape \(5,\), not \(2,\)"),
+    ((0, -1), ValueError, r"\['bias'\].*different axes"),
+    (0, ValueError, "same sizes.*5.*4"),
+    (True, TypeError, r"\['bias'\].*not True"),
+    ("0", TypeError, r"\['bias'\].*not '0'"),
+    ({"kernel": 0}, ValueError, "a prefix of it"),
+    ({"kernel": 0.5, "bias": 0}, TypeError, r"\['kernel'\].*not 0.5"),
+    (jnp.array(0), TypeError, "static_args"),
+  ],
+)
+def test_impossible_batch_axes(batch_axes, error, words):
+  transform = orthograd(partition="layer", batch_axes=batch_axes)
+  with pytest.raises(error, match=words):
+    update(transform, GRADS["dense"], PARAMS["dense"])

@@ -1,0 +1,290 @@
+"""Numerics of one group, for all kinds of w and g, against float64 NumPy."""
+
+import functools
+
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from reference import norm, real64
+
+from orthograd_optax import orthograd
+
+HALF = ("float16", "bfloat16")
+FULL = ("float32", "float64", "complex64", "complex128")
+
+
+@functools.cache
+def compiled(**options):
+  def run(w, g, strength):
+    transform = orthograd(strength=strength, **options)
+    return transform.update(g, transform.init(w), w)[0]
+
+  return jax.jit(run)
+
+
+def apply(w, g, strength=1.0, **options):
+  with reference.enable_x64(), jax.numpy_dtype_promotion("strict"):
+    out = compiled(**options)(w, g, strength)
+  assert (out.dtype, out.shape) == (g.dtype, g.shape)
+  return np.asarray(out)
+
+
+def expected(w, g, **options):
+  return reference.project(real64(w), real64(g), **options)
+
+
+def eps(x) -> float:
+  return float(jnp.finfo(x.dtype).eps)
+
+
+def amplification(w, g) -> float:
+  """‖g‖ / ‖g⊥‖, by which rounding is amplified in the result."""
+  length = norm(expected(w, g, renormalize=False))
+  return norm(real64(g)) / length if length else np.inf
+
+
+def numbers(exponents, dtype):
+  """Signed numbers with magnitudes of 10**exponents."""
+  positive = st.floats(*exponents).map(lambda e: 10.0**e)
+  real = st.builds(lambda x, s: s * x, positive, st.sampled_from([-1, 1]))
+  return st.builds(complex, real, real) if "complex" in dtype else real
+
+
+@st.composite
+def vectors(draw, dtypes=FULL, exponents=(-3, 3), sizes=(2, 33)):
+  """Pairs (w, g), every other one with g more or less parallel to w."""
+  dtype = draw(st.sampled_from(dtypes))
+  shape = (draw(st.sampled_from(sizes)),)
+  array = hnp.arrays(
+    "complex128" if "complex" in dtype else "float64",
+    shape,
+    elements=numbers(exponents, dtype),
+  )
+  w, g = draw(array), draw(array)
+  if draw(st.booleans()):
+    g = draw(st.floats(-2, 2)) * w + 10.0 ** draw(st.floats(-5, 0)) * g
+  w, g = w.astype(jnp.dtype(dtype)), g.astype(jnp.dtype(dtype))
+  assume(np.any(real64(g)) and np.all(np.isfinite(real64(g))))
+  return w, g
+
+
+def not_parallel(w, g, limit=0.01) -> float:
+  """The amplification, if the result is more than rounding noise."""
+  amplified = amplification(w, g)
+  assume(amplified * eps(g) < limit)
+  return amplified
+
+
+@given(vectors(dtypes=HALF + FULL, exponents=(-1, 1)), st.booleans())
+def test_equals_float64(pair, renormalize):
+  w, g = pair
+  amplified = not_parallel(w, g)
+  got = real64(apply(w, g, renormalize=renormalize))
+  want = expected(w, g, renormalize=renormalize)
+  compute = min(eps(g), eps(np.zeros(1, "float32")))
+  # Rounding of the sums, amplified; and of the result, once.
+  tolerance = 8 * compute * amplified + eps(g)
+  assert norm(got - want) <= tolerance * norm(want)
+
+
+@given(vectors())
+def test_orthogonal(pair):
+  w, g = pair
+  amplified = not_parallel(w, g)
+  out, w = real64(apply(w, g)), real64(w)
+  bound = 8 * eps(g) * amplified * norm(out) * norm(w)
+  assert abs(np.sum(out * w)) <= bound
+
+
+@given(vectors())
+def test_norm_is_kept(pair):
+  w, g = pair
+  not_parallel(w, g)
+  assert abs(norm(real64(apply(w, g))) / norm(real64(g)) - 1) <= 4 * eps(g)
+
+
+@given(vectors(dtypes=HALF + FULL), st.floats(0, 1))
+def test_never_longer_without_renormalization(pair, strength):
+  w, g = pair
+  out = apply(w, g, strength, renormalize=False)
+  assert norm(real64(out)) <= norm(real64(g)) * (1 + eps(g))
+
+
+@given(vectors(), st.floats(0, 1))
+def test_strength(pair, strength):
+  w, g = pair
+  amplified = not_parallel(w, g)
+  want = expected(w, g, strength=strength)
+  got = real64(apply(w, g, strength))
+  assert norm(got - want) <= 10 * eps(g) * amplified * norm(want)
+
+
+@given(vectors(dtypes=HALF + FULL))
+@example((np.ones(2, "f"), np.float32([1e-45, -0.0])))
+def test_strength_zero_is_the_identity(pair):
+  w, g = pair
+  np.testing.assert_array_equal(apply(w, g, 0.0, eps=0.1), g)
+
+
+@given(vectors(dtypes=HALF + FULL))
+def test_zero_parameters_pass_updates(pair):
+  _, g = pair
+  np.testing.assert_array_equal(apply(np.zeros_like(g), g, eps=0.1), g)
+
+
+@given(vectors(dtypes=HALF + FULL), st.sampled_from([0.0, 1e-30]))
+def test_zero_updates_stay_zero(pair, eps):
+  w, _ = pair
+  np.testing.assert_array_equal(apply(w, np.zeros_like(w), eps=eps), 0)
+
+
+@settings(max_examples=300)
+@given(vectors(dtypes=("float32",), exponents=(-30, 30)), st.booleans())
+@example((np.full(2, 1e-30, "f"), np.float32([1e30, -2e30])), True)
+@example((np.full(2, 1e30, "f"), np.float32([1e-30, -2e-30])), True)
+@example((np.full(2, 1e-30, "f"), np.float32([1e-30, -2e-30])), True)
+@example((np.full(2, 1e30, "f"), np.float32([1e30, -2e30])), False)
+@example((np.full(2, 3e38, "f"), np.float32([3e38, 1e38])), False)
+@example((np.float32([1e22, 1e22]), np.float32([3e-12, 1e-12])), True)
+def test_range(pair, renormalize):
+  w, g = pair
+  not_parallel(w, g, limit=1e-6)
+  got = real64(apply(w, g, renormalize=renormalize))
+  want = expected(w, g, renormalize=renormalize)
+  assert norm(got - want) <= 1e-5 * norm(want)
+
+
+@given(vectors(dtypes=("float32",), exponents=(-45, 38)), st.booleans())
+@example((np.full(2, 1e-40, "f"), np.ones(2, "f")), True)
+@example((np.ones(2, "f"), np.full(2, 1e-40, "f")), True)
+def test_finite_in_finite_out(pair, renormalize):
+  w, g = pair
+  # A projection may have entries √n times larger than g has.
+  assume(norm(real64(g)) < 3e38)
+  assert np.all(np.isfinite(apply(w, g, renormalize=renormalize)))
+
+
+@given(
+  st.sampled_from(HALF + FULL),
+  st.sampled_from([1, 17, 1000]),
+  st.floats(-8, 8),
+  st.integers(0, 2**32 - 1),
+)
+def test_gate_closes_on_parallel_updates(dtype, size, factor, seed):
+  assume(abs(factor) > 1e-2)
+  rng = np.random.default_rng(seed)
+  w = rng.standard_normal(size)
+  if "complex" in dtype:
+    w = w + 1j * rng.standard_normal(size)
+  # Parallel before storage, so that both w and g carry rounding errors.
+  stored = jnp.dtype(dtype)
+  np.testing.assert_array_equal(
+    apply(w.astype(stored), (factor * w).astype(stored)), 0
+  )
+
+
+@pytest.mark.parametrize("params", ["float32", "float64"])
+@pytest.mark.parametrize("updates", HALF)
+def test_gate_knows_the_coarser_dtype(params, updates):
+  w = np.random.default_rng(0).standard_normal(1000).astype(params)
+  np.testing.assert_array_equal(apply(w, w.astype(jnp.dtype(updates))), 0)
+
+
+@given(vectors(dtypes=("float32", "float64")), st.floats(1, 3))
+def test_gate_stays_open_above_the_noise(pair, decades):
+  w, g = (real64(x) for x in pair)
+  perpendicular = reference.project(w, g, renormalize=False)
+  assume(norm(perpendicular) > 0.1 * norm(g))
+  # A residual of 100 to 10,000 times the rounding of an entry is a direction.
+  share = 10 * eps(pair[1]) * 10.0**decades
+  unit = perpendicular / norm(perpendicular)
+  g = (w + share * norm(w) * unit).astype(pair[1].dtype)
+  out = real64(apply(pair[0], g))
+  assert abs(norm(out) / norm(real64(g)) - 1) <= 4 * eps(g)
+  assert np.sum(out * unit) > 0.9 * norm(out)
+
+
+@given(vectors(dtypes=("float32",)), st.sampled_from([np.nan, np.inf, -np.inf]))
+def test_not_finite_updates_give_nan_in_their_group_alone(pair, bad):
+  w, g = pair
+  poisoned = g.copy()
+  poisoned[-1] = bad
+  for renormalize in (True, False):
+    transform = orthograd(renormalize=renormalize)
+    params, updates = {"a": w, "b": w}, {"a": poisoned, "b": g}
+    out, _ = transform.update(updates, transform.init(params), params)
+    assert np.all(np.isnan(out["a"]))
+    alone, _ = transform.update({"b": g}, transform.init(w), {"b": w})
+    np.testing.assert_array_equal(out["b"], alone["b"])
+
+
+@given(vectors(dtypes=HALF + FULL, sizes=(12,)))
+def test_invariant_to_the_shape_of_a_leaf(pair):
+  w, g = pair
+  shape = (3, 1, 2, 2)
+  got = apply(w.reshape(shape), g.reshape(shape)).reshape(-1)
+  want = apply(w, g)
+  amplified = not_parallel(w, g)
+  difference = norm(real64(got) - real64(want))
+  assert difference <= 8 * eps(g) * amplified * norm(real64(want))
+
+
+@given(vectors(dtypes=("float32", "complex64"), sizes=(24,)), st.integers(0, 2))
+def test_batch_axes_equal_vmap(pair, axis):
+  w, g = (x.reshape(2, 3, 4) for x in pair)
+
+  def run(w, g, **options):
+    return orthograd(**options).update(g, (), w)[0]
+
+  want = jax.vmap(run, axis, axis)(w, g)
+  for same in (axis, axis - 3, (axis,)):
+    got = run(w, g, batch_axes=same)
+    np.testing.assert_allclose(
+      got, want, rtol=1e-5, atol=1e-6 * norm(real64(g))
+    )
+
+
+@given(vectors(dtypes=("float64",)), st.sampled_from([1.0, 0.7]))
+def test_gradients_flow_through(pair, strength):
+  w, g = pair
+  not_parallel(w, g, limit=1e-13)
+  cotangent = np.cos(np.arange(len(g)))
+  with reference.enable_x64():
+    value = lambda w, g: jnp.vdot(compiled()(w, g, strength), cotangent)
+    for i, x in enumerate((w, g)):
+      direction = norm(x) * np.sin(1 + np.arange(len(g)))
+      got = jax.grad(value, i)(jnp.asarray(w), jnp.asarray(g)) @ direction
+
+      def along(t, i=i, direction=direction):
+        moved = [w, g]
+        moved[i] = moved[i] + t * direction
+        out = reference.project(*moved, strength=strength)
+        return out @ cotangent
+
+      # Five points: a step of 1e-3 leaves an error of 1e-12 of the scale.
+      h = 1e-3 / amplification(w, g)
+      want = 8 * (along(h) - along(-h)) - (along(2 * h) - along(-2 * h))
+      want /= 12 * h
+      scale = norm(g) * norm(cotangent) * amplification(w, g)
+      np.testing.assert_allclose(got, want, atol=1e-6 * scale)
+
+
+@pytest.mark.parametrize(
+  ("w", "g"),
+  [
+    ([0.0, 0.0], [1.0, 2.0]),
+    ([1.0, 2.0], [0.0, 0.0]),
+    ([1.0, 2.0], [2.0, 4.0]),
+  ],
+)
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_no_nan_gradients_at_the_edges(w, g, renormalize):
+  transform = orthograd(renormalize=renormalize, eps=0.0)
+  value = lambda w, g: jnp.sum(transform.update(g, (), w)[0] ** 2)
+  for x in jax.grad(value, (0, 1))(jnp.asarray(w), jnp.asarray(g)):
+    assert np.all(np.isfinite(x))
