@@ -41,14 +41,12 @@ def check_trees(updates: Any, params: Any) -> None:
   treedef = tree_util.tree_structure(updates, is_leaf=absent)
   ours = dict(tree_util.tree_flatten_with_path(updates)[0])
   theirs = dict(tree_util.tree_flatten_with_path(params)[0])
-  alone = [f"{where(path)} is only in updates" for path in ours.keys() - theirs]
+  alone = [f"{where(p)} is only in updates" for p in ours if p not in theirs]
   try:
     treedef.flatten_up_to(params)
   except ValueError as error:
-    alone += [
-      f"{where(path)} is only in params" for path in theirs.keys() - ours
-    ]
-    alone = sorted(alone) or [f"their containers differ: {error}"]
+    alone += [f"{where(p)} is only in params" for p in theirs if p not in ours]
+    alone = alone or [f"their containers differ: {error}"]
   if alone:
     raise ValueError(
       f"updates and params must be trees of the same structure, but {alone[0]}."

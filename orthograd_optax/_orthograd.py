@@ -65,6 +65,9 @@ def orthograd(
   by ``partition``. A group of parameters that is exactly zero has no direction,
   and its updates pass unchanged.
 
+  Under :func:`optax.inject_hyperparams`, name ``batch_axes`` and whatever is a
+  callable but no schedule in ``static_args``.
+
   Args:
     renormalize: whether to rescale each projected update to its old norm, as
       in both papers' experiments. Without, it is never longer than before.
@@ -124,6 +127,7 @@ def orthograd(
   if not callable(strength):
     _check_scalar("strength", strength, 0.0, 1.0)
   _groups.check_partition(partition)
+  axis_name = tuple(axis_name) if isinstance(axis_name, list) else axis_name
 
   def project(updates, params, strength, axis_name):
     return _project(
@@ -148,10 +152,16 @@ def orthograd(
       for name in _DIAGNOSTICS
     }
 
+  def shapes(params, axis_name):
+    return jax.eval_shape(lambda p: project(p, p, 1.0, axis_name)[1], params)
+
   def init_fn(params) -> Any:
     if not diagnostics and not callable(strength):
       return optax.EmptyState()
-    projections = jax.eval_shape(lambda p: project(p, p, 1.0, None)[1], params)
+    try:
+      projections = shapes(params, axis_name)
+    except NameError:  # no such axis: this is not the function that is mapped
+      projections = shapes(params, None)
     return OrthogradState(
       count=jnp.zeros([], jnp.int32) if callable(strength) else None,
       **jax.tree.map(jnp.zeros_like, record(projections)),

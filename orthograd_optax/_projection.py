@@ -105,8 +105,9 @@ def project(
     ]
 
   def residuals(c, scale_w, scale_g):
-    # s·c·w in the units of g takes two factors: one may be out of range.
-    parallel = scaled(scaled(ws, strength * c / scale_w), scale_g)
+    # One factor after the other: their product may be out of range.
+    parallel = scaled(scaled(ws, 1 / scale_w), strength * c)
+    parallel = scaled(parallel, scale_g)
     return [g - x for g, x in zip(gs, parallel, strict=True)]
 
   def solve(wg, ww):
@@ -140,7 +141,8 @@ def project(
     low = sum(g.size for g in gs) * float(info.tiny) / float(info.eps)
     sound = (2 * rr >= gg) & (low <= gg) & (low <= ww)
     sound &= (gg <= info.max) & (ww <= info.max)
-    one = jnp.ones_like(ww)
+    # Of sound, not of ww: jax 0.6 forgets over which mapped axes ones vary.
+    one = jnp.where(sound, jnp.ones_like(ww), 1)
     sums = lax.cond(
       jnp.all(sound), lambda: _Sums(one, one, c, ww, gg, rr), measure
     )

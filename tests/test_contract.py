@@ -5,7 +5,6 @@ import functools
 from typing import Any
 
 import chex
-import equinox as eqx
 from flax import linen as nn
 from flax import nnx
 import jax
@@ -368,6 +367,7 @@ def test_nnx():
 
 @allow_rank_promotion
 def test_equinox():
+  eqx = pytest.importorskip("equinox")
   model = eqx.nn.MLP(4, 3, 8, 2, key=jax.random.key(0))
   x = jax.random.normal(jax.random.key(1), (12, 4))
   optimizer = orthograd_sgd(
@@ -392,6 +392,7 @@ def test_equinox():
 
 
 def test_equinox_batch_axes_as_a_module():
+  eqx = pytest.importorskip("equinox")
   # A module of batch axes is a callable, and yet meant as a tree.
   model = eqx.filter(
     eqx.nn.Linear(3, 2, key=jax.random.key(0)), eqx.is_inexact_array

@@ -204,7 +204,7 @@ def test_gate_stays_open_above_the_noise(pair, decades):
   share = 10 * eps(pair[1]) * 10.0**decades
   unit = perpendicular / norm(perpendicular)
   g = (w + share * norm(w) * unit).astype(pair[1].dtype)
-  out = real64(apply(pair[0], g))
+  out = real64(apply(pair[0], g, eps=0.0))
   assert abs(norm(out) / norm(real64(g)) - 1) <= 4 * eps(g)
   assert np.sum(out * unit) > 0.9 * norm(out)
 

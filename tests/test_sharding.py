@@ -1,0 +1,353 @@
+"""Sharded parameters: the same numbers, nothing gathered, nothing retraced."""
+
+import importlib
+import logging
+import math
+import os
+from pathlib import Path
+import re
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import jax
+from jax import flatten_util, lax
+import jax.numpy as jnp
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+import numpy as np
+import optax
+import pytest
+import reference
+
+from orthograd_optax import orthograd, orthograd_sgd
+
+OLD = not hasattr(jax, "shard_map")  # jax 0.6.0
+set_mesh: Any = getattr(jax, "set_mesh", getattr(jax.sharding, "use_mesh", 0))
+shard_map: Any = (
+  importlib.import_module("jax.experimental.shard_map") if OLD else jax
+).shard_map
+
+# Axis 0 may be a batch axis, and axis 1 goes over the eight devices.
+SHAPES = {
+  "a": {"bias": (8, 8, 2), "kernel": (8, 8, 6)},
+  "b": {"kernel": (8, 8, 4)},
+}
+GROUPS = {
+  "leaf": [[0], [1], [2]],
+  "layer": [[0, 1], [2]],
+  "global": [[0, 1, 2]],
+}
+SPECS = P(), P("x"), P("y", "x")  # each leaf in its own way
+SGD: Any = dict(learning_rate=0.1, momentum=0.9, weight_decay=0.01)
+
+
+def make_mesh(axis_type: AxisType = AxisType.Auto) -> Mesh:
+  return jax.make_mesh((4, 2), ("x", "y"), axis_types=(axis_type,) * 2)
+
+
+def make_trees(dtype: Any = jnp.float32) -> tuple[Any, Any]:
+  """Parameters and gradients: layer a in a dtype, layer b near-parallel."""
+  rng = np.random.default_rng(0)
+  draw = lambda shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
+  w, g = (
+    jax.tree.map(draw, SHAPES, is_leaf=lambda x: isinstance(x, tuple))
+    for _ in range(2)
+  )
+  g["b"]["kernel"] += 3 * w["b"]["kernel"]
+  cast = lambda tree: jax.tree.map(lambda x: x.astype(dtype), tree["a"])
+  return w | {"a": cast(w)}, g | {"a": cast(g)}
+
+
+def like(tree: Any, *specs: P) -> Any:
+  """A tree of specs: one for each leaf, or the same for all."""
+  treedef = jax.tree.structure(tree)
+  return treedef.unflatten(specs * (treedef.num_leaves // len(specs)))
+
+
+def shard(tree: Any, mesh: Mesh, *specs: P) -> Any:
+  put = lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec))
+  return jax.tree.map(put, tree, like(tree, *specs))
+
+
+def real64(tree: Any) -> list[np.ndarray]:
+  return [reference.real64(x) for x in jax.tree.leaves(tree)]
+
+
+def expected_updates(w, g, partition="leaf", batch_axes=None, renormalize=True):
+  """The leaves, by way of arrays whose rows are the vectors."""
+  rows = lambda x: x.reshape(1 if batch_axes is None else len(x), -1)
+  ws, outs = real64(w), real64(g)
+  for group in GROUPS[partition]:
+    w, g = (np.concatenate([rows(x[i]) for i in group], 1) for x in (ws, outs))
+    out = [
+      reference.project(*vectors, renormalize=renormalize)
+      for vectors in zip(w, g, strict=True)
+    ]
+    ends = np.cumsum([rows(ws[i]).shape[1] for i in group])
+    parts = np.split(np.stack(out), ends[:-1], axis=1)
+    for i, part in zip(group, parts, strict=True):
+      outs[i] = part.reshape(ws[i].shape)
+  return outs
+
+
+def expected_params(params, targets, momentum=0.9, steps=3):
+  """The leaves after some steps of :func:`make_step`."""
+  ws, targets = real64(params), real64(targets)
+  traces = [np.zeros_like(w) for w in ws]
+  for _ in range(steps):
+    gs = [w - target for w, target in zip(ws, targets, strict=True)]
+    for w, g, m in zip(ws, expected_updates(ws, gs), traces, strict=True):
+      m *= momentum
+      m += g + SGD["weight_decay"] * w
+      w -= SGD["learning_rate"] * m
+  return ws
+
+
+def make_update(**options: Any) -> Any:
+  transform = orthograd(**options)
+  return lambda g, w: transform.update(g, transform.init(w), w)[0]
+
+
+def make_step(optimizer: Any, mean: Any = lambda grads: grads) -> Any:
+  """A step of descent on ‖w − target‖²/2."""
+
+  def step(params, state, targets):
+    grads = mean(jax.tree.map(jnp.subtract, params, targets))
+    updates, state = optimizer.update(grads, state, params)
+    return optax.apply_updates(params, updates), state
+
+  return step
+
+
+def error(actual: Any, expected: list[np.ndarray]) -> float:
+  """The largest, relative to its leaf, in units of what rounding may do."""
+  leaves = jax.tree.leaves(actual)
+  return max(
+    np.abs(x - y).max() / np.abs(y).max() / max(2**-19, jnp.finfo(leaf).eps)
+    for leaf, x, y in zip(leaves, real64(leaves), expected, strict=True)
+  )
+
+
+def communicated(compiled: Any) -> int:
+  """The size of the largest array that goes from device to device."""
+  collective = r"= (.*) (?:ragged|all|collective|reduce-scatter)[\w-]*\("
+  types = re.findall(collective, compiled.as_text())
+  shapes = [shape for t in types for shape in re.findall(r"\[([\d,]*)\]", t)]
+  sizes = [math.prod(map(int, filter(None, s.split(",")))) for s in shapes]
+  return max(sizes, default=0)
+
+
+def same_sharding(xs: Any, ys: Any) -> bool:
+  same = lambda x, y: x.sharding.is_equivalent_to(y.sharding, x.ndim)
+  return all(jax.tree.leaves(jax.tree.map(same, xs, ys)))
+
+
+@pytest.mark.parametrize(
+  "batch_axes, specs",
+  [
+    (None, SPECS),
+    (0, [P("x")]),  # each vector on one device
+    (0, [P("x", "y")]),
+    (0, [P(None, ("x", "y"))]),
+  ],
+)
+@pytest.mark.parametrize(
+  "partition, renormalize",
+  [("leaf", True), ("layer", False), ("global", True)],
+)
+def test_jit(specs, batch_axes, partition, renormalize):
+  options: Any = dict(
+    partition=partition, batch_axes=batch_axes, renormalize=renormalize
+  )
+  trees = make_trees(jnp.bfloat16)
+  w, g = shard(trees, make_mesh(), *specs)
+  update = jax.jit(make_update(**options)).lower(g, w).compile()
+  out = update(g, w)
+  assert error(out, expected_updates(*trees, **options)) < 1
+  assert same_sharding(out, g)
+  # One number for each vector: the smallest shard of a leaf has 16.
+  assert 1 <= communicated(update) <= (1 if batch_axes is None else 8)
+
+
+def test_communication_is_seen():
+  w, g = shard(make_trees(), make_mesh(), P("x", "y"))
+
+  def raveled(g, w):
+    (w, _), (g, unravel) = map(flatten_util.ravel_pytree, (w, g))
+    return unravel(g - w @ g / (w @ w) * w)
+
+  assert communicated(jax.jit(raveled).lower(g, w).compile()) >= 8 * 8
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_training(sharded, caplog):
+  """Buffers are donated, and only the first step is traced and compiled."""
+  params, targets = make_trees()
+  expected = expected_params(params, targets)
+  optimizer = orthograd_sgd(**SGD, strength=lambda _: 1.0, diagnostics=True)
+  state = optimizer.init(params)
+  if sharded:
+    mesh = make_mesh()
+    params, targets = shard((params, targets), mesh, *SPECS)
+    shardings = optax.tree.map_params(
+      optimizer,
+      lambda _, w: w.sharding,
+      state,
+      params,
+      transform_non_params=lambda _: NamedSharding(mesh, P()),
+    )
+    state = jax.device_put(state, shardings)
+  traces = []
+
+  def counted(*args):
+    traces.append(args)
+    return make_step(optimizer)(*args)
+
+  step = jax.jit(counted, donate_argnums=(0, 1))
+  with jax.log_compiles(), caplog.at_level(logging.WARNING):
+    for _ in range(3):
+      old = params, state
+      params, state = step(params, state, targets)
+      assert same_sharding((params, state), old)
+      # The old diagnostics are no input of the program, so they stay.
+      used = [optax.tree.get(old[1], name) for name in ("count", "trace")]
+      assert all(x.is_deleted() for x in jax.tree.leaves((old[0], used)))
+  assert len(traces) == 1
+  compiled = "Finished XLA compilation of jit(counted)"
+  assert sum(compiled in message for message in caplog.messages) == 1
+  assert error(params, expected) < 1
+  assert communicated(step.lower(params, state, targets).compile()) == sharded
+
+
+@pytest.mark.parametrize("batch_axes", [None, 0])
+def test_explicit_sharding(batch_axes):
+  if OLD and batch_axes is not None:
+    pytest.skip("eval_shape of jax 0.6.0 forgets the sharding")
+  trees = make_trees()
+  types = lambda tree: jax.tree.map(jax.typeof, tree)
+  mesh = make_mesh(AxisType.Explicit)
+  options: Any = dict(partition="layer", batch_axes=batch_axes)
+  transform = orthograd(**options, diagnostics=True)
+  with set_mesh(mesh):
+    w, g = shard(trees, mesh, P("x", "y"))
+    state = transform.init(w)
+    assert types(jax.jit(transform.init)(w)) == types(state)
+    out, new_state = jax.jit(transform.update)(g, state, w)
+    assert types((out, new_state)) == types((g, state))
+    assert error(out, expected_updates(*trees, **options)) < 1
+
+
+@pytest.mark.parametrize(
+  "partition, batch_axes, axis_name, specs",
+  [
+    ("leaf", None, "x", [P(), P("x"), P(None, "x")]),
+    ("global", None, "x", [P("x"), P("x"), P(None, "x")]),
+    ("leaf", None, ("x", "y"), [P(("x", "y")), P("y", "x"), P("x", "y")]),
+    ("layer", None, ("x", "y"), [P("x", "y")]),
+    ("global", 0, "x", [P(None, "x")]),
+    ("leaf", 0, "y", [P("x", "y")]),  # vectors over y, their batch over x
+    ("global", 0, "y", [P("x", "y")]),
+    ("layer", 0, None, [P("x")]),  # each vector on one device
+  ],
+)
+def test_shard_map(partition, batch_axes, axis_name, specs):
+  trees = make_trees(jnp.bfloat16)
+  options: Any = dict(partition=partition, batch_axes=batch_axes)
+  specs = like(trees[0], *specs)
+  update = shard_map(  # which checks, by default, what is replicated
+    make_update(**options, axis_name=axis_name),
+    mesh=make_mesh(),
+    in_specs=(specs, specs),
+    out_specs=specs,
+  )
+  out = jax.jit(update)(*trees[::-1])
+  assert error(out, expected_updates(*trees, **options)) < 1
+
+
+@pytest.mark.parametrize("axis_name", ["x", ("x", "y"), None])
+def test_shard_map_of_steps(axis_name):
+  """Initialized within, and with a leaf that is replicated and stays so."""
+  params, targets = make_trees()
+  # zeros_like of jax 0.6.0 forgets over which axes its argument varies, so no
+  # state but an empty one can be made within.
+  options = SGD | {"momentum": None if OLD else SGD["momentum"]}
+  optimizer = orthograd_sgd(**options, axis_name=axis_name, diagnostics=not OLD)
+
+  def train(params, targets):
+    step = lambda carry, _: (make_step(optimizer)(*carry, targets), None)
+    carry = params, optimizer.init(params)
+    return lax.scan(step, carry, length=3)[0][0]
+
+  specs = like(params, P(), *[P(axis_name or "x")] * 2)
+  mapped = shard_map(
+    train, mesh=make_mesh(), in_specs=(specs, specs), out_specs=specs
+  )
+  expected = expected_params(params, targets, options["momentum"] or 0.0)
+  found = error(jax.jit(mapped)(params, targets), expected)
+  # Without the name, each device projects its own part.
+  assert found < 1 if axis_name else found > 1000
+
+
+@pytest.mark.parametrize("mapping", [jax.vmap, jax.pmap])
+@pytest.mark.parametrize(
+  "partition, batch_axes", [("leaf", None), ("layer", 0)]
+)
+def test_vmap_and_pmap(mapping, partition, batch_axes):
+  trees = make_trees()
+  options: Any = dict(partition=partition, batch_axes=batch_axes)
+  update = jax.jit(make_update(**options, axis_name="i"))
+  update = mapping(update, axis_name="i", in_axes=1, out_axes=1)
+  out = update(*trees[::-1])
+  assert error(out, expected_updates(*trees, **options)) < 1
+
+
+def test_pmap_over_data():
+  """Replicated parameters need no axis name, only the mean of gradients."""
+  params, targets = make_trees()
+  copies = lambda tree: jax.tree.map(lambda x: np.stack([x] * 8), tree)
+  rng = np.random.default_rng(1)
+  data = jax.tree.map(
+    lambda xs: xs + rng.normal(size=xs.shape).astype(xs.dtype), copies(targets)
+  )
+  optimizer = orthograd_sgd(**SGD)
+  step = make_step(optimizer, lambda grads: lax.pmean(grads, "i"))
+  step = jax.pmap(step, axis_name="i")
+  carry = copies((params, optimizer.init(params)))
+  for _ in range(3):
+    carry = step(*carry, data)
+  means = jax.tree.map(lambda xs: xs.mean(0, np.float64), data)
+  assert error(carry[0], copies(expected_params(params, means))) < 1
+
+
+def test_two_processes():
+  """One mesh over two processes: see two_processes.py."""
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+  script = Path(__file__).with_name("two_processes.py")
+  env = {
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    "PYTHONPATH": os.pathsep.join(sys.path),
+  }
+  processes = [
+    subprocess.Popen(
+      [sys.executable, script, str(port), index],
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+      env=os.environ | env,
+    )
+    for index in "01"
+  ]
+  try:
+    for process in processes:
+      process.wait(timeout=120)
+  finally:
+    for process in processes:
+      process.kill()  # nothing, if it has ended
+    outputs = [process.communicate()[0] for process in processes]
+    print(*outputs, sep="\n")  # which pytest shows if the test fails
+  for i, output in enumerate(outputs):
+    assert f"process {i} of 2: OK" in output

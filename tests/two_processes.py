@@ -1,0 +1,41 @@
+"""One of the two processes that test_sharding.test_two_processes starts."""
+
+import sys
+
+import jax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+import numpy as np
+from test_sharding import SGD, expected_params, make_step, make_trees
+
+from orthograd_optax import orthograd_sgd
+
+
+def main(port: str, process: int) -> None:
+  jax.config.update("jax_cpu_collectives_implementation", "gloo")
+  jax.distributed.initialize(f"127.0.0.1:{port}", 2, process)
+  mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+  trees = jax.tree.map(np.asarray, make_trees())
+  params, targets = jax.tree.map(
+    lambda x: jax.make_array_from_callback(
+      x.shape, NamedSharding(mesh, P("x")), lambda index: x[index]
+    ),
+    trees,
+  )
+  optimizer = orthograd_sgd(**SGD)
+  state = optimizer.init(params)
+  step = jax.jit(make_step(optimizer))
+  for _ in range(3):
+    params, state = step(params, state, targets)
+  expected = expected_params(*trees)
+  for array, ours in zip(jax.tree.leaves(params), expected, strict=True):
+    assert not array.is_fully_addressable
+    for shard in array.addressable_shards:
+      np.testing.assert_allclose(
+        shard.data, ours[shard.index], rtol=1e-5, atol=1e-6
+      )
+  print(f"process {process} of {jax.process_count()}: OK")
+
+
+if __name__ == "__main__":
+  main(sys.argv[1], int(sys.argv[2]))
