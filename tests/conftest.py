@@ -13,6 +13,10 @@ import jax
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 hypothesis.settings.register_profile(
-  "default", deadline=None, derandomize=True, print_blob=True
+  "default",
+  deadline=None,
+  derandomize=True,
+  max_examples=50,
+  print_blob=True,
 )
 hypothesis.settings.load_profile("default")

@@ -42,6 +42,11 @@ def eps(x) -> float:
   return float(jnp.finfo(x.dtype).eps)
 
 
+# XLA sums up to 32 terms in sequence, each with a rounding of half an eps: a sum
+# of squares is off by 16 eps, and a norm by 8, if all of them add up.
+NORM = 8
+
+
 def amplification(w, g) -> float:
   """‖g‖ / ‖g⊥‖, by which rounding is amplified in the result."""
   length = norm(expected(w, g, renormalize=False))
@@ -105,7 +110,8 @@ def test_orthogonal(pair):
 def test_norm_is_kept(pair):
   w, g = pair
   not_parallel(w, g)
-  assert abs(norm(real64(apply(w, g))) / norm(real64(g)) - 1) <= 4 * eps(g)
+  ratio = norm(real64(apply(w, g))) / norm(real64(g))
+  assert abs(ratio - 1) <= NORM * eps(g)
 
 
 @given(vectors(dtypes=HALF + FULL), st.floats(0, 1))
@@ -205,7 +211,7 @@ def test_gate_stays_open_above_the_noise(pair, decades):
   unit = perpendicular / norm(perpendicular)
   g = (w + share * norm(w) * unit).astype(pair[1].dtype)
   out = real64(apply(pair[0], g, eps=0.0))
-  assert abs(norm(out) / norm(real64(g)) - 1) <= 4 * eps(g)
+  assert abs(norm(out) / norm(real64(g)) - 1) <= NORM * eps(g)
   assert np.sum(out * unit) > 0.9 * norm(out)
 
 
@@ -234,19 +240,24 @@ def test_invariant_to_the_shape_of_a_leaf(pair):
   assert difference <= 8 * eps(g) * amplified * norm(real64(want))
 
 
-@given(vectors(dtypes=("float32", "complex64"), sizes=(24,)), st.integers(0, 2))
+@functools.cache
+def mapped(axis):
+  return jax.jit(jax.vmap(compiled(), (axis, axis, None), axis))
+
+
+# In float64, so that 1e-6 leaves room for the amplification of rounding.
+@given(
+  vectors(dtypes=("float64", "complex128"), sizes=(24,)), st.integers(0, 2)
+)
 def test_batch_axes_equal_vmap(pair, axis):
   w, g = (x.reshape(2, 3, 4) for x in pair)
-
-  def run(w, g, **options):
-    return orthograd(**options).update(g, (), w)[0]
-
-  want = jax.vmap(run, axis, axis)(w, g)
-  for same in (axis, axis - 3, (axis,)):
-    got = run(w, g, batch_axes=same)
-    np.testing.assert_allclose(
-      got, want, rtol=1e-5, atol=1e-6 * norm(real64(g))
-    )
+  with reference.enable_x64():
+    want = mapped(axis)(w, g, 1.0)
+  got = apply(w, g, batch_axes=axis)
+  tolerance = 1e-6 * norm(real64(g))
+  np.testing.assert_allclose(got, want, rtol=0, atol=tolerance)
+  for same in (axis - 3, (axis,)):
+    np.testing.assert_array_equal(apply(w, g, batch_axes=same), got)
 
 
 @given(vectors(dtypes=("float64",)), st.sampled_from([1.0, 0.7]))
