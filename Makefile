@@ -40,7 +40,7 @@ bench: setup  ## measure the cost of ⊥Grad on this machine
 
 dist: setup  ## build the wheel and the source distribution, and check them
 	rm -rf dist
-	$(BIN)/python -m build --quiet
+	$(BIN)/python -m build --quiet --no-isolation
 	$(BIN)/twine check --strict dist/*
 
 clean:  ## remove what the other targets made

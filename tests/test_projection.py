@@ -42,8 +42,8 @@ def eps(x) -> float:
   return float(jnp.finfo(x.dtype).eps)
 
 
-# XLA sums up to 32 terms in sequence, each with a rounding of half an eps: a sum
-# of squares is off by 16 eps, and a norm by 8, if all of them add up.
+# XLA sums up to 32 terms in sequence, each with a rounding of half an eps: at
+# worst, a sum of squares is off by 16 eps, and a norm by 8.
 NORM = 8
 
 
