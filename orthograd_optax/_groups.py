@@ -35,24 +35,52 @@ def check_partition(partition: Partition) -> None:
     )
 
 
+def _absent(x: Any) -> bool:
+  return x is None or isinstance(x, optax.MaskedNode)
+
+
 def check_trees(updates: Any, params: Any) -> None:
   """Raises an error that names the first leaf that can't be projected."""
-  absent = lambda x: x is None or isinstance(x, optax.MaskedNode)
-  treedef = tree_util.tree_structure(updates, is_leaf=absent)
-  ours = dict(tree_util.tree_flatten_with_path(updates)[0])
-  theirs = dict(tree_util.tree_flatten_with_path(params)[0])
-  alone = [f"{where(p)} is only in updates" for p in ours if p not in theirs]
-  try:
-    treedef.flatten_up_to(params)
-  except ValueError as error:
-    alone += [f"{where(p)} is only in params" for p in theirs if p not in ours]
-    alone = alone or [f"their containers differ: {error}"]
-  if alone:
+  difference = _difference(updates, params, ())
+  if difference:
     raise ValueError(
-      f"updates and params must be trees of the same structure, but {alone[0]}."
+      "updates and params must be trees of the same structure, but"
+      f" {difference}; pass the parameters that the updates are for."
     )
-  for path, update in ours.items():
+  theirs = dict(tree_util.tree_flatten_with_path(params)[0])
+  for path, update in tree_util.tree_flatten_with_path(updates)[0]:
     _check_leaf(path, theirs[path], update)
+
+
+def _difference(ours: Any, theirs: Any, path: KeyPath) -> str | None:
+  """Where the first structural difference is, and what it is."""
+  if _absent(ours):
+    return None
+  children, theirs_children = (
+    dict(
+      tree_util.tree_flatten_with_path(x, is_leaf=lambda y, x=x: y is not x)[0]
+    )
+    for x in (ours, theirs)
+  )
+  if tree_util.all_leaves([ours]) and tree_util.all_leaves([theirs]):
+    return None
+  for keys, others, name in (
+    (children, theirs_children, "updates"),
+    (theirs_children, children, "params"),
+  ):
+    for key in keys:
+      if key not in others:
+        return f"{where(path + key)} is only in {name}"
+  if type(ours) is not type(theirs):
+    names = type(ours).__name__, type(theirs).__name__
+    return (
+      f"{where(path)} is a {names[0]} in updates and a {names[1]} in params"
+    )
+  found = (
+    _difference(child, theirs_children[key], path + key)
+    for key, child in children.items()
+  )
+  return next(filter(None, found), None)
 
 
 def _check_leaf(path: KeyPath, param: Any, update: Any) -> None:
@@ -67,7 +95,7 @@ def _check_leaf(path: KeyPath, param: Any, update: Any) -> None:
       raise TypeError(
         f"the {kind} at {where(path)} has dtype {dtype}, but only floating"
         "-point leaves, real or complex, can be projected; exclude this one"
-        " with mask."
+        " with mask, or give None for its update."
       )
   if len({jnp.issubdtype(d, jnp.complexfloating) for d in dtypes}) > 1:
     raise TypeError(
@@ -89,13 +117,11 @@ def build(
   """
   leaves = tree_util.tree_flatten_with_path(params)[0]
   groups = collections.defaultdict(list)
-  for (path, param), axes, label in zip(
-    leaves,
-    _batch_axes(leaves, params, batch_axes),
-    _labels(leaves, partition),
-    strict=True,
+  for (path, param), label in zip(
+    leaves, _labels(leaves, params, partition), strict=True
   ):
     if jnp.issubdtype(_dtype(param), jnp.inexact):
+      axes = _batch_axes(path, param, batch_axes)
       groups[label].append(_member(path, param, axes))
   for label, members in groups.items():
     _check_batch(label, members)
@@ -103,7 +129,7 @@ def build(
 
 
 def _labels(
-  leaves: list[tuple[KeyPath, Any]], partition: Partition
+  leaves: list[tuple[KeyPath, Any]], params: Any, partition: Partition
 ) -> list[str]:
   if callable(partition):
     return [str(partition(path, leaf)) for path, leaf in leaves]
@@ -112,7 +138,8 @@ def _labels(
 
   # A box around one array, such as flax's Partitioned and nnx.Param, adds a
   # last step ".value" to the path, which names neither a layer nor a leaf.
-  siblings = collections.Counter(path[:-1] for path, _ in leaves)
+  everything = tree_util.tree_flatten_with_path(params, is_leaf=_absent)[0]
+  siblings = collections.Counter(path[:-1] for path, _ in everything)
   box = tree_util.GetAttrKey("value")
   paths = [
     path[:-1] if path[-1:] == (box,) and siblings[path[:-1]] == 1 else path
@@ -139,29 +166,20 @@ def _is_axis(x: Any) -> bool:
   return hasattr(x, "__index__") and not isinstance(x, (bool, jax.Array))
 
 
-def _batch_axes(
-  leaves: list[tuple[KeyPath, Any]], params: Any, batch_axes: BatchAxes
-) -> list[Any]:
-  """For each leaf, its batch axes as the user gave them."""
-  if _is_axes(batch_axes):
-    return [batch_axes] * len(leaves)
+def _batch_axes(path: KeyPath, param: Any, batch_axes: BatchAxes) -> Any:
+  """The batch axes of a leaf as the user gave them."""
   # A module of equinox is callable and a pytree: it is meant as a pytree.
   if callable(batch_axes) and tree_util.all_leaves([batch_axes]):
-    return [batch_axes(path, leaf) for path, leaf in leaves]
-  prefix, treedef = tree_util.tree_flatten(batch_axes, is_leaf=_is_axes)
-  try:
-    subtrees = treedef.flatten_up_to(params)
-  except ValueError as error:
-    raise ValueError(
-      "batch_axes must be None, an int, a tuple of ints, a callable of (key"
-      " path, leaf), or a tree of these with the structure of params or a"
-      f" prefix of it: {error}"
-    ) from error
-  return [
-    axes
-    for axes, subtree in zip(prefix, subtrees, strict=True)
-    for _ in tree_util.tree_leaves(subtree)
-  ]
+    return batch_axes(path, param)
+  # By path, so that a leaf that mask took away does no harm.
+  tree = dict(tree_util.tree_flatten_with_path(batch_axes, is_leaf=_is_axes)[0])
+  for i in range(len(path) + 1):
+    if path[:i] in tree:
+      return tree[path[:i]]
+  raise ValueError(
+    f"batch_axes has nothing for {where(path)}; as a tree, it must have the"
+    " structure of params or a prefix of it, with None where there are none."
+  )
 
 
 def _member(path: KeyPath, param: Any, axes: Any) -> Member:
@@ -177,8 +195,8 @@ def _member(path: KeyPath, param: Any, axes: Any) -> Member:
   batch = {range(rank)[axis] for axis in axes if -rank <= axis < rank}
   if len(batch) < len(axes):
     raise ValueError(
-      f"batch_axes at {where(path)} must be different axes of a leaf of shape"
-      f" {shape}, not {axes}."
+      f"batch_axes at {where(path)} must be axes of a leaf of shape {shape},"
+      f" each once, not {axes}; a tree or a callable can give None for this leaf."
     )
   return Member(path, param, tuple(i for i in range(rank) if i not in batch))
 

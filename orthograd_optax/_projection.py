@@ -63,10 +63,10 @@ def project(
     g_\perp = g - s\,c\,w, \qquad
     \hat g = g_\perp \, \|g\| / (\|g_\perp\| + \varepsilon).
 
-  One sweep over w and g finds the sums, and a second, which the compiler fuses
-  into whatever follows, writes the result. No array is reshaped, gathered or
-  copied. Where the plain sums can't be trusted (extreme scales, zeros, g nearly
-  parallel to w), three more sweeps measure them with care.
+  Three sweeps over w and g measure the sums, and a fourth, which the compiler
+  fuses into whatever follows, writes the result. On a CPU, one sweep comes
+  first, which will do unless w or g are zero or of an extreme scale, or g is
+  nearly parallel to w. No array is reshaped or gathered.
 
   Args:
     params: the arrays of w.
@@ -81,14 +81,18 @@ def project(
   Returns:
     A :class:`Projection`.
   """
-  splits = [_split(g) for g in updates]
-  axes = tuple(a for a, parts in zip(axes, splits, strict=True) for _ in parts)
+  counts = [len(_split(g)) for g in updates]
+  axes = tuple(a for a, n in zip(axes, counts, strict=True) for _ in range(n))
   wide = any(jnp.finfo(x.dtype).bits == 64 for x in [*params, *updates])
   dtype = jnp.float64 if wide else jnp.float32
   info = jnp.finfo(dtype)
-  gs = [part.astype(dtype) for parts in splits for part in parts]
-  ws = [part.astype(dtype) for w in params for part in _split(w)]
   strength, eps = jnp.asarray(strength, dtype), jnp.asarray(eps, dtype)
+
+  def widened():
+    return tuple(
+      [part.astype(dtype) for x in xs for part in _split(x)]
+      for xs in (params, updates)
+    )
 
   def totals(*terms) -> tuple[jax.Array, ...]:
     sums = tuple(
@@ -104,7 +108,7 @@ def project(
       x * jnp.expand_dims(factor, a) for x, a in zip(xs, axes, strict=True)
     ]
 
-  def residuals(c, scale_w, scale_g):
+  def residuals(ws, gs, c, scale_w, scale_g):
     # One factor after the other: their product may be out of range.
     parallel = scaled(scaled(ws, 1 / scale_w), strength * c)
     parallel = scaled(parallel, scale_g)
@@ -112,8 +116,8 @@ def project(
 
   def solve(wg, ww):
     c = wg / _safe(ww, ww != 0)
-    # An infinite g would leave finite entries beside infinite ones.
-    c = jnp.where(jnp.isfinite(c), c, jnp.nan)
+    # NaN if infinite: else finite entries would be left beside infinite ones.
+    c = jnp.where(jnp.isfinite(c), c, c - c)
     return c, strength * (2 - strength) * c * wg
 
   def measure():
@@ -123,38 +127,54 @@ def project(
     leaves the range of the dtype, and ‖g⊥‖ is measured on the residual exactly
     as it will be written: the difference of squares would cancel.
     """
+    ws, gs = widened()  # here, so that no wide copy is made for a branch
     norms = totals([jnp.abs(w) for w in ws], [jnp.abs(g) for g in gs])
     scale_w, scale_g = map(_power_of_two, norms)
     unit_ws, unit_gs = scaled(ws, 1 / scale_w), scaled(gs, 1 / scale_g)
     wg, ww = totals(inner(unit_ws, unit_gs), inner(unit_ws, unit_ws))
     c, removed = solve(wg, ww)
-    rest = scaled(residuals(c, scale_w, scale_g), 1 / scale_g)
+    rest = scaled(residuals(ws, gs, c, scale_w, scale_g), 1 / scale_g)
     (rr,) = totals(inner(rest, rest))
     return _Sums(scale_w, scale_g, c, ww, rr + removed, rr)
 
-  if axis_name is None:
-    wg, ww, gg = totals(inner(ws, gs), inner(ws, ws), inner(gs, gs))
+  def measure_if_needed():
+    """The plain sums, in one sweep, if they can be trusted."""
+    ws, gs = widened()
+    sums = totals(inner(ws, gs), inner(ws, ws), inner(gs, gs))
+    # What underflowed is lost in rounding, and nothing overflowed or is NaN.
+    low = sum(g.size for g in gs) * float(info.tiny) / float(info.eps)
+    in_range = functools.reduce(
+      jnp.logical_and, [(low <= x) & (x <= info.max) for x in sums[1:]]
+    )
+    wg, ww, gg = (_safe(x, in_range) for x in sums)
     c, removed = solve(wg, ww)
     rr = gg - removed
-    # What underflowed is lost in rounding, nothing overflowed or is NaN, and
-    # the difference has not cancelled.
-    low = sum(g.size for g in gs) * float(info.tiny) / float(info.eps)
-    sound = (2 * rr >= gg) & (low <= gg) & (low <= ww)
-    sound &= (gg <= info.max) & (ww <= info.max)
+    sound = in_range & (2 * rr >= gg)  # the difference has not cancelled
     # Of sound, not of ww: jax 0.6 forgets over which mapped axes ones vary.
     one = jnp.where(sound, jnp.ones_like(ww), 1)
-    sums = lax.cond(
-      jnp.all(sound), lambda: _Sums(one, one, c, ww, gg, rr), measure
-    )
+    plain = lambda: _Sums(one, one, c, ww, gg, rr)
+    return lax.cond(jnp.all(sound), plain, measure)
+
+  if axis_name is None:
+    # A GPU waits for the host at every branch, and a sweep takes it less.
+    sums = lax.platform_dependent(cpu=measure_if_needed, default=measure)
   else:  # devices that took different branches would wait for each other
     sums = measure()
 
   scale_w, scale_g, c, ww, gg, rr = sums
-  outs = residuals(c, scale_w, scale_g)
+  ws, gs = widened()
+  outs = residuals(ws, gs, c, scale_w, scale_g)
   untouched = (strength == 0) | (ww == 0)
   closed = jnp.zeros_like(untouched)
   if renormalize:
-    closed = rr <= _noise(params, updates, info) ** 2 * gg
+    size = sum(g.size for g in gs) / max(ww.size, 1)
+    noise = _noise(params, updates, info)
+    floor_w, floor_g = (
+      _quantum(xs) / scale
+      for xs, scale in ((params, scale_w), (updates, scale_g))
+    )
+    floor = size * (floor_g**2 + (c * floor_w) ** 2)
+    closed = rr <= noise**2 * gg + floor
     length = jnp.sqrt(_safe(rr, ~closed)) + eps / scale_g
     outs = scaled(
       outs, jnp.where(closed, 0, jnp.sqrt(_safe(gg, ~closed)) / length)
@@ -171,8 +191,8 @@ def project(
   cosine = jnp.where(nonzero, cosine, 0)
   return Projection(
     updates=[
-      _join([next(outs) for _ in parts]).astype(g.dtype)
-      for parts, g in zip(splits, updates, strict=True)
+      _join([next(outs) for _ in range(n)]).astype(g.dtype)
+      for n, g in zip(counts, updates, strict=True)
     ],
     cosine=cosine,
     removed_fraction=strength * (2 - strength) * cosine * cosine,
@@ -200,6 +220,12 @@ def _noise(params, updates, info) -> float:
     max(float(jnp.finfo(x.dtype).eps) for x in xs) for xs in (params, updates)
   ]
   return sum(stored) + 8 * float(info.eps)
+
+
+def _quantum(arrays) -> float:
+  """How much storing changes an entry too small to be a normal number."""
+  infos = [jnp.finfo(x.dtype) for x in arrays]
+  return max(float(info.smallest_subnormal) for info in infos) / 2
 
 
 def _power_of_two(norm: jax.Array) -> jax.Array:

@@ -25,6 +25,7 @@ TRANSFORMS = {
   "diagnostics": orthograd(diagnostics=True),
   "layer": orthograd(partition="layer", diagnostics=True),
   "batch_axes": orthograd(batch_axes=0, diagnostics=True),
+  "tree": orthograd(batch_axes={"w": 0, "b": None}, diagnostics=True),
   "mask": orthograd(mask={"w": True, "b": False}, diagnostics=True),
   "sgd": orthograd_sgd(0.1, momentum=0.9, weight_decay=1e-3),
 }

@@ -88,8 +88,8 @@ def test_batch_axes_of_a_tree_and_of_a_callable():
   params, grads = stacked(tree(0), tree(2)), stacked(tree(1), tree(3))
   whole, _ = update(orthograd(), grads, params)
   apart, _ = update(orthograd(batch_axes=0), grads, params)
-  want = {**apart, "norm": whole["norm"]}
-  want["dense"] = {**want["dense"], "bias": whole["dense"]["bias"]}
+  dense = dict(kernel=apart["dense"]["kernel"], bias=whole["dense"]["bias"])
+  want = dict(conv=apart["conv"], norm=whole["norm"], dense=dense)
 
   dense = {"kernel": (0,), "bias": ()}
   axes = {"conv": 0, "norm": {"scale": None}, "dense": dense}
@@ -130,6 +130,15 @@ def test_mask():
       GRADS,
     )
     chex.assert_trees_all_equal(got, want)
+
+
+def test_mask_beside_a_tree_of_batch_axes():
+  axes = jax.tree.map(lambda x: x.ndim - 1, PARAMS)
+  mask = {"conv": False, "norm": False, "dense": True}
+  both = orthograd(mask=mask, batch_axes=axes, eps=0.1, renormalize=False)
+  alone = orthograd(batch_axes=-1, eps=0.1, renormalize=False)
+  want, _ = update(alone)
+  assert_close(update(both)[0], {**GRADS, "dense": want["dense"]})
 
 
 def test_masked_leaves_take_no_part_in_their_group():
@@ -219,6 +228,16 @@ def test_diagnostics_report_no_gate_without_renormalization():
   transform = orthograd(diagnostics=True, renormalize=False)
   _, state = update(transform, jnp.array([5.0]), jnp.array([2.0]))
   assert not optax.tree.get(state, "gate_closed")["all"]
+
+
+def test_diagnostics_keep_their_dtype():
+  with reference.enable_x64():
+    params, grads = jnp.ones(2, jnp.float32), jnp.array([1.0, 2.0])
+    transform = orthograd(diagnostics=True)
+    state = transform.init(params)
+    chex.assert_trees_all_equal_dtypes(
+      transform.update(grads, state, params)[1], state
+    )
 
 
 def test_names_that_would_clash():
@@ -349,7 +368,7 @@ def test_params_are_required():
     ({"a": 1.0, "b": 2.0}, {"a": 1.0}, ["['b']", "only in updates"]),
     ({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": None}, ["['b']", "only in updates"]),
     ({"a": 1.0}, {"a": {"b": 1.0}}, ["['a']", "only in updates"]),
-    ({"a": [1.0]}, {"a": (1.0,)}, ["containers differ"]),
+    ({"a": [1.0]}, {"a": (1.0,)}, ["['a'] is a list in updates and a tuple"]),
   ],
 )
 def test_mismatched_trees(grads, params, words):
@@ -378,8 +397,9 @@ def test_mismatched_leaves():
   [
     ({"strength": 1.5}, "strength must be a number from 0 to 1.*1.5"),
     ({"strength": float("nan")}, "strength must be .* or a schedule.*nan"),
+    ({"eps": float("inf")}, "eps must be a finite number, at least 0, not inf"),
     ({"strength": "full"}, "strength must be .*'full'"),
-    ({"eps": -1.0}, "eps must be a number from 0 to inf.*-1.0"),
+    ({"eps": -1.0}, "eps must be a finite number, at least 0, not -1.0"),
     ({"partition": "layers"}, "partition must be 'leaf', .*'layers'"),
   ],
 )
@@ -388,11 +408,16 @@ def test_impossible_options(options, words):
     orthograd(**options)
 
 
+def test_strength_of_several_numbers():
+  with pytest.raises(ValueError, match="single number.*jax.vmap"):
+    update(orthograd(strength=jnp.ones(2)))
+
+
 @pytest.mark.parametrize(
   ("batch_axes", "error", "words"),
   [
-    (2, ValueError, r"\['bias'\].*shape \(5,\), not \(2,\)"),
-    ((0, -1), ValueError, r"\['bias'\].*different axes"),
+    (2, ValueError, r"\['bias'\].*shape \(5,\).*not \(2,\)"),
+    ((0, -1), ValueError, r"\['bias'\].*each once"),
     (0, ValueError, "same sizes.*5.*4"),
     (True, TypeError, r"\['bias'\].*not True"),
     ("0", TypeError, r"\['bias'\].*not '0'"),
