@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
 # Two workers fit two cores and leave each its own JAX.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-oldest lint types bench dist clean

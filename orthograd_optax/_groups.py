@@ -196,7 +196,7 @@ def _member(path: KeyPath, param: Any, axes: Any) -> Member:
   if len(batch) < len(axes):
     raise ValueError(
       f"batch_axes at {where(path)} must be axes of a leaf of shape {shape},"
-      f" each once, not {axes}; a tree or a callable can give None for this leaf."
+      f" each once, not {axes}; in a tree or from a callable, None is none."
     )
   return Member(path, param, tuple(i for i in range(rank) if i not in batch))
 
