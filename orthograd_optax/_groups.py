@@ -2,9 +2,9 @@
 
 import collections
 from collections.abc import Callable, Hashable
+import numbers
 from typing import Any, NamedTuple
 
-import jax
 from jax import tree_util
 import jax.numpy as jnp
 import optax
@@ -54,7 +54,7 @@ def check_trees(updates: Any, params: Any) -> None:
 
 def _difference(ours: Any, theirs: Any, path: KeyPath) -> str | None:
   """Where the first structural difference is, and what it is."""
-  if _absent(ours):
+  if _absent(ours) or tree_util.all_leaves([ours, theirs]):
     return None
   children, theirs_children = (
     dict(
@@ -62,8 +62,6 @@ def _difference(ours: Any, theirs: Any, path: KeyPath) -> str | None:
     )
     for x in (ours, theirs)
   )
-  if tree_util.all_leaves([ours]) and tree_util.all_leaves([theirs]):
-    return None
   for keys, others, name in (
     (children, theirs_children, "updates"),
     (theirs_children, children, "params"),
@@ -163,7 +161,7 @@ def _is_axes(x: Any) -> bool:
 
 
 def _is_axis(x: Any) -> bool:
-  return hasattr(x, "__index__") and not isinstance(x, (bool, jax.Array))
+  return isinstance(x, numbers.Integral) and not isinstance(x, bool)
 
 
 def _batch_axes(path: KeyPath, param: Any, batch_axes: BatchAxes) -> Any:

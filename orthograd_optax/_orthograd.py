@@ -29,6 +29,13 @@ class OrthogradState(NamedTuple):
   gate_closed: Any
 
 
+_DIAGNOSTICS = {
+  "cosine": jnp.float32,
+  "removed_fraction": jnp.float32,
+  "gate_closed": jnp.bool_,
+}
+
+
 def orthograd(
   *,
   renormalize: bool = True,
@@ -261,6 +268,7 @@ def orthograd_sgd(
 
     Hedges, OrthoGrad Improves Neural Calibration, 2025
   """
+  # Options are spelled out because inject_hyperparams can't pass on **options.
   return optax.chain(
     orthograd(
       renormalize=renormalize,
@@ -338,27 +346,16 @@ def alignment(
   """
   _groups.check_partition(partition)
   _groups.check_trees(updates, params)
-  measure = lambda updates, params: {
-    name: (p.cosine, p.removed_fraction)
-    for name, p in _project(updates, params, partition, batch_axes)[1].items()
-  }
-  found = jax.jit(measure)(updates, params)
+  _, found = _project(updates, params, partition, batch_axes)
   groups = _groups.build(params, partition, batch_axes)
   return Alignment(
-    cosine={name: found[name][0] for name in groups},
-    radial_fraction={name: found[name][1] for name in groups},
+    cosine={name: p.cosine for name, p in found.items()},
+    radial_fraction={name: p.removed_fraction for name, p in found.items()},
     size={
       name: sum(jnp.size(member.param) for member in members)
       for name, members in groups.items()
     },
   )
-
-
-_DIAGNOSTICS = {
-  "cosine": jnp.float32,
-  "removed_fraction": jnp.float32,
-  "gate_closed": jnp.bool_,
-}
 
 
 def _check_number(name: str, value: Any, high: float, allowed: str) -> None:
