@@ -114,12 +114,13 @@ def build(
   Leaves that are not of floating point are in no group.
   """
   leaves = tree_util.tree_flatten_with_path(params)[0]
+  batch_axes_of = _lookup(batch_axes)
   groups = collections.defaultdict(list)
   for (path, param), label in zip(
     leaves, _labels(leaves, params, partition), strict=True
   ):
     if jnp.issubdtype(_dtype(param), jnp.inexact):
-      axes = _batch_axes(path, param, batch_axes)
+      axes = batch_axes_of(path, param)
       groups[label].append(_member(path, param, axes))
   for label, members in groups.items():
     _check_batch(label, members)
@@ -164,20 +165,25 @@ def _is_axis(x: Any) -> bool:
   return isinstance(x, numbers.Integral) and not isinstance(x, bool)
 
 
-def _batch_axes(path: KeyPath, param: Any, batch_axes: BatchAxes) -> Any:
-  """The batch axes of a leaf as the user gave them."""
+def _lookup(batch_axes: BatchAxes) -> Callable[[KeyPath, Any], Any]:
+  """A function of (key path, leaf) to batch axes as the user gave them."""
   # A module of equinox is callable and a pytree: it is meant as a pytree.
   if callable(batch_axes) and tree_util.all_leaves([batch_axes]):
-    return batch_axes(path, param)
+    return batch_axes
   # By path, so that a leaf that mask took away does no harm.
   tree = dict(tree_util.tree_flatten_with_path(batch_axes, is_leaf=_is_axes)[0])
-  for i in range(len(path) + 1):
-    if path[:i] in tree:
-      return tree[path[:i]]
-  raise ValueError(
-    f"batch_axes has nothing for {where(path)}; as a tree, it must have the"
-    " structure of params or a prefix of it, with None where there are none."
-  )
+
+  def find(path, leaf):
+    del leaf
+    for i in range(len(path) + 1):
+      if path[:i] in tree:
+        return tree[path[:i]]
+    raise ValueError(
+      f"batch_axes has nothing for {where(path)}; as a tree, it must have the"
+      " structure of params or a prefix of it, with None where there are none."
+    )
+
+  return find
 
 
 def _member(path: KeyPath, param: Any, axes: Any) -> Member:

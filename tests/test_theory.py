@@ -14,19 +14,18 @@ import hypothesis
 from hypothesis import strategies as st
 import jax
 from jax import lax
-import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import reference
 
 from orthograd_optax import orthograd
 
 
 @pytest.fixture(autouse=True)
 def float64():
-  home: Any = jax if hasattr(jax, "enable_x64") else jax.experimental
-  with home.enable_x64(True):
+  with reference.enable_x64():
     yield
 
 
