@@ -1,0 +1,311 @@
+"""Images in bins of confidence: reliability, and tallies that add up."""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from orthograd_optax import _logits
+
+Binning = Literal["width", "mass"]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Reliability:
+  """What a reliability diagram shows, for bins of equal width.
+
+  A leading axis, such as ``jax.vmap`` makes, stands for seeds.
+
+  Attributes:
+    count: number of images whose confidence is in each bin.
+    confidence: their mean confidence, and zero in an empty bin.
+    accuracy: the share of them that is correct, and zero in an empty bin.
+  """
+
+  count: jax.Array
+  confidence: jax.Array
+  accuracy: jax.Array
+
+
+def reliability(logits: Any, labels: Any, num_bins: int = 10) -> Reliability:
+  """The data of a reliability diagram.
+
+  Args:
+    logits: array of shape (images, classes).
+    labels: integer array of shape (images,).
+    num_bins: number of bins, (lo, hi], of equal width.
+
+  Returns:
+    A :class:`Reliability`, to draw with :mod:`orthograd_optax.plots` or, with
+    those of other seeds, for :func:`average_reliability`.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
+    >>> bins = calibration.reliability(logits, jnp.array([0, 1, 1]), 5)
+    >>> print(bins.count, bins.confidence.round(2), bins.accuracy)
+    [0 0 0 1 2] [0.  0.  0.  0.7 0.9] [0.  0.  0.  1.  0.5]
+  """
+  return tally(logits, labels, num_bins).reliability()
+
+
+def average_reliability(
+  reliabilities: Reliability | Sequence[Reliability],
+) -> Reliability:
+  """Merges the reliabilities of several seeds into that of all their images.
+
+  Args:
+    reliabilities: a sequence of them, or one with a leading axis.
+
+  Returns:
+    A :class:`Reliability` in which each bin's mean is over its images, so that
+    a seed with few images in a bin has little say there.
+
+  Examples:
+    >>> import jax, jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jax.random.normal(jax.random.key(0), (5, 100, 10))
+    >>> labels = jnp.arange(100) % 10
+    >>> over_seeds = jax.vmap(calibration.reliability, in_axes=(0, None))
+    >>> average = calibration.average_reliability(over_seeds(logits, labels))
+    >>> print(average.count)
+    [  0  44 198 147  60  39   7   4   1   0]
+  """
+  if not isinstance(reliabilities, Reliability):
+    if not reliabilities:
+      raise ValueError("There are no reliabilities to average.")
+    bins = sorted({r.count.shape[-1] for r in reliabilities})
+    if len(bins) > 1:
+      raise ValueError(
+        f"The reliabilities have {bins} bins: give all the same num_bins."
+      )
+    reliabilities = jax.tree.map(lambda *x: jnp.stack(x), *reliabilities)
+  if reliabilities.count.ndim < 2:
+    raise ValueError(
+      "There is nothing to average in one reliability of shape "
+      f"{reliabilities.count.shape}: give a sequence of them, or one with a "
+      "leading axis."
+    )
+  count = jnp.sum(reliabilities.count, axis=0)
+  weight = reliabilities.count / jnp.maximum(count, 1)[None]
+
+  def mean(x):
+    return jnp.sum(weight.astype(x.dtype) * x, axis=0)
+
+  return Reliability(
+    count, mean(reliabilities.confidence), mean(reliabilities.accuracy)
+  )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Tally:
+  """Counts and sums over images, from which :func:`evaluate` follows.
+
+  Tallies of batches add up to the tally of all their images, with ``+`` or,
+  over devices, with ``jax.lax.psum``: no logits need to be kept.
+
+  Attributes:
+    count: number of images whose confidence is in each bin.
+    correct: number of those that are correct.
+    shortfall: sums, by bin, of s = (upper edge of the bin − confidence), which
+      is small, so that little of it is lost to rounding.
+    shortfall_squared: sums of s².
+    shortfall_correct: sums of s over the correct ones.
+    top5: number of images whose label is among the five largest logits.
+    sums: sums of the other metrics, by name.
+  """
+
+  count: jax.Array
+  correct: jax.Array
+  shortfall: jax.Array
+  shortfall_squared: jax.Array
+  shortfall_correct: jax.Array
+  top5: jax.Array
+  sums: dict[str, jax.Array]
+
+  @classmethod
+  def empty(cls, num_bins: int = 10, dtype: Any = jnp.float32) -> "Tally":
+    """The tally of no images, to start a loop or a scan with.
+
+    Args:
+      num_bins: as for :func:`tally`.
+      dtype: float64 for float64 logits.
+
+    Returns:
+      A tally of zeros.
+    """
+    batch = jnp.zeros((1, 2), dtype), jnp.zeros(1, int)
+    return jax.tree.map(jnp.zeros_like, tally(*batch, num_bins))
+
+  def __add__(self, other: "Tally") -> "Tally":
+    if self.count.shape != other.count.shape:
+      raise ValueError(
+        f"Tallies of {self.count.shape} and {other.count.shape} bins don't add "
+        "up: give both the same num_bins."
+      )
+    return jax.tree.map(jnp.add, self, other)
+
+  def reliability(self) -> Reliability:
+    """As :func:`reliability`, of all images."""
+    edges = _width_edges(self.count.shape[-1], self.shortfall.dtype)
+    return _means(edges, self.count, self.correct, self.shortfall)
+
+  def metrics(self) -> dict[str, jax.Array]:
+    """As :func:`evaluate`, of all images; NaN if there are none."""
+    dtype = self.shortfall.dtype
+    bins = self.reliability()
+    images = jnp.sum(self.count).astype(dtype)
+    count = self.count.astype(dtype)
+    confidence = jnp.sum(count / images * bins.confidence)
+    correct = jnp.sum(self.correct).astype(dtype) / images
+    # Counts know no NaN.
+    known = jnp.where(jnp.isnan(confidence), jnp.nan, 1.0).astype(dtype)
+
+    # A (co)variance is that within the bins and that between their means. With
+    # the confidence c and its shortfall s, cov(c, y) = −cov(s, y) in a bin.
+    c, y = bins.confidence - confidence, bins.accuracy - correct
+    s = self.shortfall
+    mean = s / jnp.maximum(count, 1)
+    within = self.shortfall_squared - mean * s
+    variance = jnp.sum(within + count * c**2) / images
+    within = mean * self.correct.astype(dtype) - self.shortfall_correct
+    covariance = jnp.sum(within + count * c * y) / images
+    deviations = jnp.sqrt(variance) * jnp.sqrt(correct * (1 - correct))
+
+    means = {name: total / images for name, total in self.sums.items()}
+    return {
+      "top1": 100 * correct * known,
+      "top5": 100 * (self.top5.astype(dtype) / images) * known,
+      "loss": means["loss"],
+      "ece": mean_gap(bins),
+      "brier": means["brier"],
+      "entropy": means["entropy"],
+      "max_softmax": confidence,
+      "max_logit": means["max_logit"],
+      "logit_variance": means["logit_variance"],
+      "confidence_correlation": covariance / deviations,
+    }
+
+
+def tally(
+  logits: Any, labels: Any, num_bins: int = 10, where: Any = None
+) -> Tally:
+  """Counts and sums a batch, for :func:`evaluate` in a stream.
+
+  Args:
+    logits: array of shape (images, classes).
+    labels: integer array of shape (images,).
+    num_bins: number of bins of the ECE and of the reliability diagram.
+    where: boolean array of shape (images,), of the images to count, if the
+      others are padding. What is in those doesn't matter.
+
+  Returns:
+    A :class:`Tally`.
+
+  Examples:
+    >>> import jax, jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jax.random.normal(jax.random.key(0), (300, 10))
+    >>> labels = jnp.arange(300) % 10
+    >>> total = calibration.Tally.empty()
+    >>> for batch in jnp.split(jnp.arange(300), 3):
+    ...   total += calibration.tally(logits[batch], labels[batch])
+    >>> print(f"{total.metrics()['ece']:.4f}")
+    0.2316
+    >>> print(f"{calibration.ece(logits, labels):.4f}")
+    0.2316
+  """
+  if where is not None:
+    where = jnp.asarray(where)
+    if where.dtype != jnp.bool_ or where.shape != jnp.shape(labels):
+      raise ValueError(
+        f"where has shape {where.shape} and dtype {where.dtype}, but must be "
+        f"of booleans, in the shape of the labels, {jnp.shape(labels)}."
+      )
+    labels = jnp.where(where, jnp.asarray(labels), 0)
+  return _tally(logits, labels, num_bins, where)
+
+
+@_logits.checked("num_bins")
+def _tally(logits, labels, num_bins, where) -> Tally:
+  keep = jnp.ones(labels.shape, bool) if where is None else where
+  _check_bins(num_bins)
+  edges = _width_edges(num_bins, logits.dtype)
+  rank = _logits.rank(logits, labels)
+  binned = _sums(edges, _logits.confidence(logits), rank < 1, keep)
+  values = {
+    "loss": _logits.loss(logits, labels),
+    "brier": _logits.brier(logits, labels),
+    "entropy": _logits.entropy(logits),
+    "max_logit": _logits.max_logit(logits),
+    "logit_variance": _logits.logit_variance(logits),
+  }
+  sums = {k: jnp.sum(jnp.where(keep, v, 0)) for k, v in values.items()}
+  return Tally(*binned, jnp.sum((rank < 5) & keep, dtype=jnp.int32), sums)
+
+
+# Bins are (lo, hi], given by their upper edges; the first has zero, too.
+
+
+def by_confidence(logits, labels, num_bins, binning) -> Reliability:
+  correct = _logits.rank(logits, labels) < 1
+  return bins(_logits.confidence(logits), correct, num_bins, binning)
+
+
+def bins(probability, outcome, num_bins, binning) -> Reliability:
+  """The reliability of probabilities, given whether each came true."""
+  _check_bins(num_bins)
+  if binning == "width":
+    edges = _width_edges(num_bins, probability.dtype)
+  elif binning == "mass":
+    size, larger = divmod(probability.size, num_bins)
+    sizes = [size + 1] * larger + [size] * (num_bins - larger)
+    edges = jnp.sort(probability)[np.cumsum(sizes) - 1]
+  else:
+    raise ValueError(f'binning is {binning!r}, but must be "width" or "mass".')
+  keep = jnp.ones(outcome.shape, bool)
+  return _means(edges, *_sums(edges, probability, outcome, keep)[:3])
+
+
+def mean_gap(reliability: Reliability) -> jax.Array:
+  gap = jnp.abs(reliability.accuracy - reliability.confidence)
+  count = reliability.count.astype(gap.dtype)
+  return jnp.sum(count / jnp.sum(count) * gap)
+
+
+def _check_bins(num_bins):
+  whole = isinstance(num_bins, int | np.integer)
+  if not whole or isinstance(num_bins, bool) or num_bins < 1:
+    raise ValueError(f"num_bins is {num_bins}, but must be a whole number > 0.")
+
+
+def _width_edges(num_bins, dtype):
+  return jnp.asarray(np.arange(1, num_bins + 1) / num_bins, dtype)
+
+
+def _sums(edges, probability, outcome, keep):
+  """By bin: the number of images, of outcomes, and sums of the shortfall."""
+  index = jnp.sum(probability[:, None] > edges[None, :-1], axis=1)
+  inside = index[:, None] == jnp.arange(edges.size)[None]
+  inside &= keep[:, None]
+  true = inside & outcome[:, None]
+  s = jnp.where(inside, edges[None] - probability[:, None], 0)
+  return (
+    jnp.sum(inside, axis=0, dtype=jnp.int32),
+    jnp.sum(true, axis=0, dtype=jnp.int32),
+    jnp.sum(s, axis=0),
+    jnp.sum(s**2, axis=0),
+    jnp.sum(jnp.where(true, s, 0), axis=0),
+  )
+
+
+def _means(edges, count, correct, shortfall) -> Reliability:
+  number = jnp.maximum(count, 1).astype(edges.dtype)
+  confidence = jnp.where(count > 0, edges - shortfall / number, 0)
+  return Reliability(count, confidence, correct.astype(edges.dtype) / number)

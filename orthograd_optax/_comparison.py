@@ -1,0 +1,288 @@
+"""Two sets of runs compared, by one metric or by many."""
+
+from collections.abc import Mapping
+import csv
+import dataclasses
+import io
+import math
+from typing import Any
+
+import numpy as np
+
+from orthograd_optax import _significance
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """Two sets of runs, compared.
+
+  Attributes:
+    mean_a: mean of the first set.
+    mean_b: mean of the second.
+    std_a: standard deviation of the first set, unbiased.
+    std_b: standard deviation of the second.
+    n: number of runs in each set.
+    d: Cohen's d.
+    interval: confidence interval of d.
+    p: of Welch's t-test or, if paired, of the paired one.
+    paired: whether the i-th runs share a seed.
+    level: confidence level of the interval.
+  """
+
+  mean_a: float
+  mean_b: float
+  std_a: float
+  std_b: float
+  n: tuple[int, int]
+  d: float
+  interval: tuple[float, float]
+  p: float
+  paired: bool
+  level: float
+
+  @property
+  def text(self) -> str:
+    """The comparison in one line."""
+    low, high = self.interval
+    a, b = self.n
+    test = f"paired, n = {a}" if self.paired else f"Welch, n = {a} and {b}"
+    return (
+      f"{_number(self.mean_a, self.std_a)} against "
+      f"{_number(self.mean_b, self.std_b)}, d = {self.d:.2f} "
+      f"({low:.2f}, {high:.2f}), p = {_p(self.p)} ({test})"
+    )
+
+  def __str__(self) -> str:
+    return self.text
+
+
+def compare(
+  a: _significance.Runs,
+  b: _significance.Runs,
+  paired: bool = False,
+  *,
+  level: float = 0.95,
+) -> Comparison:
+  r"""Compares two sets of runs.
+
+  With ``paired``, the i-th runs share a seed (initial weights, order of the
+  data), which takes the seed's part of the noise out of the difference: p is
+  that of the paired t-test, and the interval of the same d uses the correlation
+  r of the pairs,
+
+  .. math::
+
+    d \pm z \, \sqrt{\frac{2 (1 - r)}{n} + \frac{d^2 (1 + r^2)}{4 n}} ,
+
+  which for r = 0 is :func:`cohens_d_interval`.
+
+  Args:
+    a: one number for each run.
+    b: one number for each run of the other set.
+    paired: whether the i-th runs share a seed.
+    level: confidence level of the interval.
+
+  Returns:
+    A :class:`Comparison`.
+
+  Examples:
+    >>> from orthograd_optax import stats
+    >>> sgd = [1.24, 1.31, 1.22, 1.27, 1.30]
+    >>> orthograd = [1.18, 1.26, 1.15, 1.22, 1.21]
+    >>> result = stats.compare(sgd, orthograd)
+    >>> print(f"d = {result.d:.2f}, p = {result.p:.3f}")
+    d = 1.60, p = 0.035
+    >>> result = stats.compare(sgd, orthograd, paired=True)
+    >>> print(f"d = {result.d:.2f}, p = {result.p:.3f}")
+    d = 1.60, p = 0.001
+
+  References:
+    Bonett, Interval estimation of standardized mean differences in
+    paired-samples designs, 2015
+  """
+  d = _significance.cohens_d(a, b)
+  if paired:
+    a, b = _significance.check_pairs(a, b)
+    r = 0.0
+    if np.ptp(a) > 0 and np.ptp(b) > 0:
+      r = float(np.clip(np.corrcoef(a, b)[0, 1], -1, 1))
+    variance = 2 * (1 - r) / a.size + d**2 * (1 + r**2) / (4 * a.size)
+    interval = _significance.normal_interval(d, variance, level)
+    p = _significance.paired_t_test(a, b).pvalue
+  else:
+    a, b = _significance.check(a, "a"), _significance.check(b, "b")
+    interval = _significance.cohens_d_interval(d, a.size, b.size, level)
+    p = _significance.welch_t_test(a, b).pvalue
+  return Comparison(
+    mean_a=_significance.mean(a),
+    mean_b=_significance.mean(b),
+    std_a=math.sqrt(_significance.variance(a)),
+    std_b=math.sqrt(_significance.variance(b)),
+    n=(a.size, b.size),
+    d=d,
+    interval=interval,
+    p=p,
+    paired=paired,
+    level=level,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparisonTable:
+  """Comparisons of several metrics, with p-values adjusted for their number.
+
+  Attributes:
+    names: what the two sets are called.
+    rows: a :class:`Comparison` for each metric.
+    adjusted: Holm-adjusted p for each metric.
+  """
+
+  names: tuple[str, str]
+  rows: dict[str, Comparison]
+  adjusted: dict[str, float]
+
+  def markdown(self) -> str:
+    """The table in Markdown."""
+    header, *lines = self._cells()
+    escape = lambda cell: cell.replace("|", "\\|")
+    rows = [header, ["---"] + ["---:"] * (len(header) - 1), *lines]
+    return "".join(f"| {' | '.join(map(escape, row))} |\n" for row in rows)
+
+  def latex(self) -> str:
+    """The table as a LaTeX ``tabular``, which needs no packages."""
+    header, *lines = (
+      " & ".join(map(_latex, row)) + r" \\" for row in self._cells()
+    )
+    columns = "l" + "r" * (len(self._cells()[0]) - 1)
+    body = ["\\hline", header, "\\hline", *lines, "\\hline"]
+    return "\n".join(
+      [f"\\begin{{tabular}}{{{columns}}}", *body, "\\end{tabular}", ""]
+    )
+
+  def csv(self) -> str:
+    """The table as comma-separated values, with all digits."""
+    records = [{"metric": k, **v} for k, v in self.to_dict().items()]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return out.getvalue()
+
+  def to_dict(self) -> dict[str, dict[str, Any]]:
+    """The table as a dictionary of numbers for each metric, fit for JSON."""
+    return {
+      name: {
+        "mean_a": row.mean_a,
+        "mean_b": row.mean_b,
+        "std_a": row.std_a,
+        "std_b": row.std_b,
+        "n_a": row.n[0],
+        "n_b": row.n[1],
+        "d": row.d,
+        "d_low": row.interval[0],
+        "d_high": row.interval[1],
+        "level": row.level,
+        "p": row.p,
+        "p_holm": self.adjusted[name],
+        "paired": row.paired,
+      }
+      for name, row in self.rows.items()
+    }
+
+  def __str__(self) -> str:
+    return self.markdown()
+
+  def _cells(self) -> list[list[str]]:
+    level = 100 * next(iter(self.rows.values())).level
+    header = ["", *self.names, "d", f"{level:g} % interval", "p", "p (Holm)"]
+    return [header] + [
+      [
+        name,
+        _number(row.mean_a, row.std_a),
+        _number(row.mean_b, row.std_b),
+        f"{row.d:.2f}",
+        f"({row.interval[0]:.2f}, {row.interval[1]:.2f})",
+        _p(row.p),
+        _p(self.adjusted[name]),
+      ]
+      for name, row in self.rows.items()
+    ]
+
+
+def compare_table(
+  a: Mapping[str, _significance.Runs],
+  b: Mapping[str, _significance.Runs],
+  paired: bool = False,
+  *,
+  names: tuple[str, str] = ("A", "B"),
+  level: float = 0.95,
+) -> ComparisonTable:
+  """Compares two sets of runs by several metrics.
+
+  Args:
+    a: for each metric, one number for each run: what ``calibration.evaluate``
+      gives under ``jax.vmap``.
+    b: the same metrics of the other set.
+    paired: whether the i-th runs share a seed.
+    names: what the sets are called.
+    level: confidence level of the intervals.
+
+  Returns:
+    A :class:`ComparisonTable`, to print, or to have as Markdown, LaTeX,
+    comma-separated values or a dictionary.
+
+  Examples:
+    >>> from orthograd_optax import stats
+    >>> sgd = {"loss": [1.24, 1.31, 1.22], "ece": [0.17, 0.16, 0.17]}
+    >>> orthograd = {"loss": [1.18, 1.16, 1.15], "ece": [0.16, 0.17, 0.16]}
+    >>> table = stats.compare_table(sgd, orthograd, names=("SGD", "⊥Grad"))
+    >>> for name, row in table.rows.items():
+    ...   print(f"{name}: d = {row.d:.2f}, p = {table.adjusted[name]:.2f}")
+    loss: d = 2.66, p = 0.13
+    ece: d = 0.58, p = 0.52
+    >>> print(table.markdown().splitlines()[0])
+    |  | SGD | ⊥Grad | d | 95 % interval | p | p (Holm) |
+  """
+  if not a or a.keys() != b.keys():
+    raise ValueError(
+      f"a has the metrics {sorted(a)} and b has {sorted(b)}: both need the "
+      "same, and at least one."
+    )
+  if len(names) != 2:
+    raise ValueError(f"names is {names}, but there are two sets.")
+  rows = {}
+  for name in a:
+    try:
+      rows[name] = compare(a[name], b[name], paired, level=level)
+    except ValueError as error:
+      raise ValueError(f"{name}: {error}") from error
+  adjusted = _significance.holm([row.p for row in rows.values()])
+  return ComparisonTable(
+    names=(names[0], names[1]),
+    rows=rows,
+    adjusted=dict(zip(rows, adjusted.tolist(), strict=True)),
+  )
+
+
+def _number(mean, std) -> str:
+  """A mean with two digits of its standard deviation."""
+  if std == 0:
+    return f"{mean:.4g} ± 0"
+  digits = min(max(1 - math.floor(math.log10(std)), 0), 8)
+  return f"{mean:.{digits}f} ± {std:.{digits}f}"
+
+
+def _p(p) -> str:
+  return f"{p:.3f}" if p >= 0.001 or p == 0 else f"{p:.1e}"
+
+
+def _latex(text) -> str:
+  special_cases = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "⊥": r"$\perp$",
+    "±": r"$\pm$",
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+  }
+  return "".join(special_cases.get(c, c) for c in text)

@@ -1,0 +1,131 @@
+"""Checks of (logits, labels), shared by all that takes them."""
+
+from collections.abc import Callable
+import functools
+import inspect
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+from jax.core import Tracer
+import jax.numpy as jnp
+import numpy as np
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+  """Jits a function of (logits, labels, ...), behind a check of these two.
+
+  Args:
+    *static: names of the arguments that are not arrays.
+
+  Returns:
+    A decorator. What it makes gets checked arrays: real floating logits of at
+    least float32, and, if the function needs labels, integer ones; where a
+    label is out of range and could not be looked at, that row of logits is NaN.
+  """
+
+  def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    jitted = jax.jit(function, static_argnames=static)
+    needs_labels = (
+      inspect.signature(function).parameters["labels"].default
+      is inspect.Parameter.empty
+    )
+
+    @functools.wraps(function)
+    def wrapper(logits, labels=None, *args, **options):
+      logits, labels = check(logits, labels, needs_labels)
+      return jitted(logits, labels, *args, **options)
+
+    return wrapper  # pyright: ignore[reportReturnType]
+
+  return decorate
+
+
+def check(logits: Any, labels: Any, needs_labels: bool = True):
+  """Returns (logits, labels) as arrays, or raises if they are no such pair."""
+  logits = jnp.asarray(logits)
+  if logits.ndim != 2:
+    raise ValueError(
+      f"logits has shape {logits.shape}, but must be (images, classes). For a "
+      "stack of these, use jax.vmap."
+    )
+  images, classes = logits.shape
+  if images == 0 or classes < 2:
+    raise ValueError(
+      f"logits has shape {logits.shape}: there must be at least one image and "
+      "two classes."
+    )
+  if jnp.iscomplexobj(logits) or logits.dtype == jnp.bool_:
+    raise TypeError(f"logits must be real numbers, but are {logits.dtype}.")
+  logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+  if labels is None and not needs_labels:
+    return logits, None
+
+  # NumPy's own types are checked before jax narrows them.
+  labels = labels if isinstance(labels, jax.Array) else np.asarray(labels)
+  if not jnp.issubdtype(labels.dtype, jnp.integer):
+    raise TypeError(
+      f"labels must be integers, but are {labels.dtype}: give each image the "
+      "index of its class."
+    )
+  if labels.shape != (images,):
+    raise ValueError(
+      f"labels has shape {labels.shape}, but for logits of shape "
+      f"{logits.shape} it must be {(images,)}. If it is one-hot, use "
+      "labels.argmax(-1)."
+    )
+  in_range = (labels >= 0) & (labels < classes)
+  if not isinstance(in_range, Tracer) and not np.all(in_range):
+    first = int(np.argmin(in_range))
+    raise ValueError(
+      f"labels[{first}] is {labels[first]}, but with {classes} classes labels "
+      f"run from 0 to {classes - 1}."
+    )
+  logits = jnp.where(jnp.asarray(in_range)[:, None], logits, jnp.nan)
+  return logits, jnp.asarray(labels)
+
+
+# One number for each image.
+
+
+def maximum(x, axis):
+  """The maximum, and NaN where there is one, which XLA loses on some CPUs."""
+  nan = jnp.any(jnp.isnan(x), axis=axis)
+  return jnp.where(nan, jnp.nan, jnp.max(x, axis=axis))
+
+
+def confidence(logits):
+  return maximum(jax.nn.softmax(logits), axis=1)
+
+
+def rank(logits, labels):
+  """How many classes come before the label's, in the order of ``top_k``."""
+  own = jnp.take_along_axis(logits, labels[:, None], axis=1)
+  before = jnp.arange(logits.shape[1])[None] < labels[:, None]
+  return jnp.sum((logits > own) | ((logits == own) & before), axis=1)
+
+
+def loss(logits, labels):
+  log_softmax = jax.nn.log_softmax(logits)
+  return -jnp.take_along_axis(log_softmax, labels[:, None], axis=1)[:, 0]
+
+
+def brier(logits, labels):
+  own = jax.nn.one_hot(labels, logits.shape[1], dtype=logits.dtype)
+  return jnp.sum((jax.nn.softmax(logits) - own) ** 2, axis=1)
+
+
+def entropy(logits):
+  p, log_p = jax.nn.softmax(logits), jax.nn.log_softmax(logits)
+  # A logit of −inf has p log p = 0.
+  return -jnp.sum(jnp.where(p == 0, 0, p * log_p), axis=1)
+
+
+def max_logit(logits):
+  return maximum(jnp.abs(logits), axis=1)
+
+
+def logit_variance(logits):
+  return jnp.var(logits, axis=1, ddof=1)

@@ -1,0 +1,305 @@
+"""Calibration after training: temperature, vector scaling, isotonic."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from scipy.optimize import isotonic_regression
+
+from orthograd_optax._logits import check, checked
+
+_COLDEST, _HOTTEST = 1e-8, 1e8
+
+
+@checked()
+def fit_temperature(logits: Any, labels: Any) -> jax.Array:
+  r"""The temperature at which the logits have the least loss.
+
+  .. math::
+
+    T = \arg\min_{T > 0} \; \mathrm{nll}(z / T, y)
+
+  The loss is convex in 1/T, so its derivative changes sign once: this bisects T
+  from 1e-8 to 1e8 until floats end. Apply it as ``logits / temperature``, which
+  leaves every prediction as it was.
+
+  To judge it, take other images than those it was fitted to: see :func:`split`.
+
+  Args:
+    logits: array of shape (images, classes).
+    labels: integer array of shape (images,).
+
+  Returns:
+    A positive number. It is 1e-8 if the loss falls all the way as T → 0,
+    because no image has a logit above its label's: such data are separable, and
+    say nothing about how sure to be. It is 1e8 if the loss falls all the way as
+    T → ∞, because the logits tell nothing about the labels, or the opposite.
+    And it is 1 if it makes no difference, all logits of each image being equal.
+
+  Examples:
+    >>> import jax, jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (10_000, 10))
+    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
+    >>> temperature = calibration.fit_temperature(logits, labels)
+    >>> print(f"{temperature:.2f}")
+    2.52
+    >>> print(f"{calibration.ece(logits, labels):.2f}")
+    0.29
+    >>> print(f"{calibration.ece(logits / temperature, labels):.2f}")
+    0.01
+
+  References:
+    Guo et al, `On Calibration of Modern Neural Networks
+    <https://arxiv.org/abs/1706.04599>`_, 2017
+  """
+  own = jnp.take_along_axis(logits, labels[:, None], axis=1)
+  # By how much each class leads the label's; zero for that one itself.
+  lead = logits - own
+
+  def halve(_, interval):
+    cold, hot = interval
+    middle = jnp.sqrt(cold * hot)
+    # With β = 1/T, the loss is the mean of logsumexp(β lead). Where its
+    # derivative by β is positive, it falls as T grows.
+    weights = jax.nn.softmax(lead / middle)
+    too_cold = jnp.mean(jnp.sum(weights * lead, axis=1)) > 0
+    return jnp.where(too_cold, middle, cold), jnp.where(too_cold, hot, middle)
+
+  bounds = (jnp.asarray(t, lead.dtype) for t in (_COLDEST, _HOTTEST))
+  steps = 6 + jnp.finfo(lead.dtype).nmant
+  cold, hot = jax.lax.fori_loop(0, steps, halve, tuple(bounds))
+  # A bound that was never left is the answer.
+  temperature = jnp.where(hot == _HOTTEST, hot, cold)
+  temperature = jnp.where(jnp.all(lead == 0), 1, temperature)
+  return jnp.where(jnp.any(jnp.isnan(lead)), jnp.nan, temperature)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class VectorScaling:
+  """Calibrates logits as ``scale * logits + bias``.
+
+  Attributes:
+    scale: array of shape (classes,).
+    bias: array of shape (classes,), of mean zero.
+  """
+
+  scale: jax.Array
+  bias: jax.Array
+
+  def __call__(self, logits: Any) -> jax.Array:
+    """Calibrated logits, of the same shape, (..., classes)."""
+    logits = jnp.asarray(logits)
+    shape = (1,) * (logits.ndim - 1) + self.scale.shape
+    return logits * self.scale.reshape(shape) + self.bias.reshape(shape)
+
+
+@checked()
+def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
+  """Fits a scale and a bias for each class, where a temperature is one scale.
+
+  They minimize the loss, which is convex in them, by L-BFGS. Unlike a
+  temperature, they can change predictions.
+
+  Args:
+    logits: array of shape (images, classes).
+    labels: integer array of shape (images,).
+
+  Returns:
+    A :class:`VectorScaling`, to call with logits. If the data can be separated
+    by it, scales have no limit: then this stops where the loss is flat.
+
+  Examples:
+    >>> import jax, jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jax.random.normal(jax.random.key(0), (10_000, 3))
+    >>> labels = jax.random.categorical(jax.random.key(1), 2.0 * logits)
+    >>> scaling = calibration.vector_scaling(logits, labels)
+    >>> print(scaling.scale.round(1), abs(scaling.bias).round(1))
+    [2. 2. 2.] [0. 0. 0.]
+    >>> calibrated = scaling(logits)
+
+  References:
+    Guo et al, `On Calibration of Modern Neural Networks
+    <https://arxiv.org/abs/1706.04599>`_, 2017
+  """
+  size = jnp.std(logits)
+  unit = logits / jnp.where(size > 0, size, 1)
+
+  def loss(scaling):
+    entropy = optax.losses.softmax_cross_entropy_with_integer_labels
+    return jnp.mean(entropy(scaling(unit), labels))
+
+  optimizer = optax.lbfgs()
+  value_and_grad = optax.value_and_grad_from_state(loss)
+
+  def step(carry):
+    scaling, state = carry
+    value, grad = value_and_grad(scaling, state=state)
+    updates, state = optimizer.update(
+      grad, state, scaling, value=value, grad=grad, value_fn=loss
+    )
+    return optax.apply_updates(scaling, updates), state
+
+  def goes_on(carry):
+    state = carry[1]
+    count = optax.tree.get(state, "count")
+    slope = optax.tree.norm(optax.tree.get(state, "grad"))
+    flat = 10 * jnp.finfo(unit.dtype).eps
+    return (count == 0) | ((count < 200) & (slope > flat))
+
+  classes = logits.shape[1]
+  start = VectorScaling(
+    jnp.ones(classes, unit.dtype), jnp.zeros(classes, unit.dtype)
+  )
+  scaling, _ = jax.lax.while_loop(goes_on, step, (start, optimizer.init(start)))
+  return VectorScaling(
+    scaling.scale / jnp.where(size > 0, size, 1),
+    scaling.bias - jnp.mean(scaling.bias),
+  )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Isotonic:
+  """Calibrates by a non-decreasing function of each class's probability.
+
+  Attributes:
+    probability: array of shape (classes, images), of probabilities in ascending
+      order.
+    calibrated: array of that shape, of what they become.
+  """
+
+  probability: jax.Array
+  calibrated: jax.Array
+
+  def __call__(self, logits: Any) -> jax.Array:
+    """Calibrated log-probabilities, of the same shape, (..., classes)."""
+    logits = jnp.asarray(logits)
+    columns = jax.nn.softmax(logits).reshape(-1, self.probability.shape[0])
+    interpolate = jax.vmap(jnp.interp, in_axes=(1, 0, 0), out_axes=1)
+    values = interpolate(columns, self.probability, self.calibrated)
+    log_values = jnp.log(values).reshape(logits.shape)
+    return jax.nn.log_softmax(log_values)
+
+
+def isotonic(logits: Any, labels: Any) -> Isotonic:
+  """Fits a non-decreasing function of each class's probability.
+
+  For class c, that is the isotonic regression of "the label is c" on the
+  softmax probability of c, linear between the images; then the classes'
+  probabilities are divided by their sum. It can change predictions, and needs
+  many images. No value is below half an image, 1 / (2 · images), so that the
+  loss on other images is finite. The fit runs on the host, not under ``jit``;
+  what it returns does.
+
+  Args:
+    logits: array of shape (images, classes).
+    labels: integer array of shape (images,).
+
+  Returns:
+    An :class:`Isotonic`, to call with logits.
+
+  Examples:
+    >>> import jax, jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (10_000, 3))
+    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
+    >>> calibrate = calibration.isotonic(logits[:5000], labels[:5000])
+    >>> print(f"{calibration.ece(logits[5000:], labels[5000:]):.2f}")
+    0.20
+    >>> print(f"{calibration.ece(calibrate(logits[5000:]), labels[5000:]):.2f}")
+    0.03
+
+  References:
+    Zadrozny and Elkan, Transforming classifier scores into accurate multiclass
+    probability estimates, 2002
+  """
+  if any(isinstance(x, jax.core.Tracer) for x in (logits, labels)):
+    raise TypeError(
+      "isotonic fits on the host, not under jit or vmap: call it outside, and "
+      "what it returns inside."
+    )
+  logits, labels = check(logits, labels)
+  probabilities = np.asarray(jax.nn.softmax(logits))
+  if np.isnan(probabilities).any():
+    raise ValueError(
+      "logits has NaNs, which isotonic regression can't rank: leave those "
+      "images out."
+    )
+  images, classes = probabilities.shape
+  order = np.argsort(probabilities, axis=0, kind="stable")
+  x = np.take_along_axis(probabilities, order, axis=0)
+  y = np.asarray(labels)[order] == np.arange(classes)
+  fits = []
+  for column, outcomes in zip(x.T, y.T, strict=True):
+    # Equal probabilities become one point, of all their weight.
+    _, start, weights = np.unique(column, return_index=True, return_counts=True)
+    means = np.add.reduceat(outcomes.astype(float), start) / weights
+    fit = isotonic_regression(means, weights=weights.astype(float)).x
+    fits.append(np.repeat(fit, weights))
+  calibrated = np.maximum(np.stack(fits), 1 / (2 * images))
+  return Isotonic(jnp.asarray(x.T), jnp.asarray(calibrated, logits.dtype))
+
+
+def split(
+  labels: Any, fraction: float = 0.5, *, seed: int = 0, in_sample: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+  """Images to fit on, and images to evaluate on.
+
+  Each class is divided alike, at random. The split is the same on every
+  platform and in every version.
+
+  Args:
+    labels: integer array of shape (images,).
+    fraction: the share of images to fit on, between 0 and 1.
+    seed: which of the random splits.
+    in_sample: fit *and* evaluate on all images, as the paper does. A
+      temperature, one number, overfits 10,000 images by next to nothing; the
+      other methods are flattered.
+
+  Returns:
+    Two integer arrays, the images' indices in ascending order.
+
+  Examples:
+    >>> import numpy as np
+    >>> from orthograd_optax import calibration
+    >>> fit, test = calibration.split(np.arange(100) % 10, 0.2)
+    >>> print(len(fit), len(test), np.intersect1d(fit, test))
+    20 80 []
+    >>> fit, test = calibration.split(np.arange(100) % 10, in_sample=True)
+    >>> print(len(fit), len(test))
+    100 100
+  """
+  labels = np.asarray(labels)
+  if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+    raise ValueError(
+      f"labels has shape {labels.shape} and dtype {labels.dtype}, but must be "
+      "integers of shape (images,)."
+    )
+  everything = np.arange(labels.size)
+  if in_sample:
+    return everything, everything
+  if not 0 < fraction < 1:
+    raise ValueError(
+      f"fraction is {fraction}, but must be between 0 and 1. To fit and "
+      "evaluate on the same images, say in_sample=True."
+    )
+  # Of NumPy's generators, the one whose stream is promised never to change.
+  random = np.random.RandomState(seed)
+  shuffled = random.permutation(labels.size)
+  by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+  # Of the images in this order, take one whenever another whole one is due.
+  due = np.floor(fraction * (everything + 1) + 0.5)
+  chosen = np.diff(due, prepend=np.floor(0.5)) > 0
+  fit, test = np.sort(by_class[chosen]), np.sort(by_class[~chosen])
+  if fit.size == 0 or test.size == 0:
+    raise ValueError(
+      f"With fraction {fraction}, {labels.size} images leave {fit.size} to fit "
+      f"on and {test.size} to evaluate on: each needs one."
+    )
+  return fit, test

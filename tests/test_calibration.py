@@ -1,0 +1,760 @@
+"""Metrics against scikit-learn, SciPy, uncertainty-calibration and relplot."""
+
+import functools
+import itertools
+
+import calibration as uncertainty_calibration
+from hypothesis import given
+from hypothesis import strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import relplot
+from scipy import integrate, special, stats
+from sklearn import datasets, metrics
+
+from orthograd_optax import calibration
+from tests import reference
+
+METRICS = {
+  "accuracy": calibration.accuracy,
+  "nll": calibration.nll,
+  "brier_score": calibration.brier_score,
+  "ece": calibration.ece,
+  "mce": calibration.mce,
+  "classwise_ece": calibration.classwise_ece,
+  "debiased_ece": calibration.debiased_ece,
+  "smooth_ece": calibration.smooth_ece,
+  "entropy": calibration.entropy,
+  "max_softmax": calibration.max_softmax,
+  "max_logit": calibration.max_logit,
+  "logit_variance": calibration.logit_variance,
+  "confidence_correlation": calibration.confidence_correlation,
+  "aurc": calibration.aurc,
+  "ece_mass": functools.partial(calibration.ece, binning="mass"),
+  "temperature": calibration.fit_temperature,
+}
+KEYS = [
+  "top1",
+  "top5",
+  "loss",
+  "ece",
+  "brier",
+  "entropy",
+  "max_softmax",
+  "max_logit",
+  "logit_variance",
+  "confidence_correlation",
+]
+
+
+@functools.cache
+def synthetic(classes=10, scale=3.0, images=2000):
+  """Overconfident where sure, underconfident where not: gaps of both signs."""
+  random = np.random.default_rng(classes)
+  logits = scale * random.normal(size=(images, classes))
+  truth = np.sign(logits) * np.abs(logits) ** 0.6 * 1.3
+  labels = np.argmax(truth + random.gumbel(size=truth.shape), axis=1)
+  return logits.astype(np.float32), labels
+
+
+@functools.cache
+def digits():
+  """An overfit network's logits on real images.
+
+  They are sharpened, so that a third of the confidences are exactly 1, as in a
+  ResNet trained for long.
+  """
+  images, labels = datasets.load_digits(return_X_y=True)
+  images = jnp.asarray(images / 16 - 0.3, jnp.float32)
+  labels = jnp.asarray(labels)
+  keys = jax.random.split(jax.random.key(0), 3)
+  params = [
+    jax.random.normal(key, shape) * (2 / shape[0]) ** 0.5
+    for key, shape in zip(keys, [(64, 64), (64, 64), (64, 10)], strict=True)
+  ]
+
+  def apply(params, x):
+    for w in params[:-1]:
+      x = jax.nn.relu(x @ w)
+    return 10 * x @ params[-1]
+
+  def loss(params):
+    logits = jax.nn.log_softmax(apply(params, images[:200]))
+    return -jnp.mean(logits[jnp.arange(200), labels[:200]])
+
+  def step(params, _):
+    grads = jax.grad(loss)(params)
+    return jax.tree.map(lambda w, g: w - 0.02 * g, params, grads), None
+
+  params, _ = jax.jit(lambda p: jax.lax.scan(step, p, None, 500))(params)
+  return 3 * np.asarray(apply(params, images[200:])), np.asarray(labels[200:])
+
+
+def saturated(scale=1e4):
+  logits, labels = synthetic()
+  return logits / np.abs(logits).max() * np.float32(scale), labels
+
+
+CASES = {
+  "ten classes": synthetic,
+  "two classes": functools.partial(synthetic, 2, 1.0),
+  "many classes": functools.partial(synthetic, 50, 2.0),
+  "digits": digits,
+  "extreme logits": saturated,
+}
+
+
+@pytest.fixture(params=CASES)
+def data(request):
+  return CASES[request.param]()
+
+
+def softmax64(logits):
+  return special.softmax(np.asarray(logits, np.float64), axis=1)
+
+
+def confidence64(logits, labels):
+  p = softmax64(logits)
+  return p.max(axis=1), p.argmax(axis=1) == labels
+
+
+def binned(logits, labels, num_bins=10):
+  """Indices of the images in each bin (lo, hi], by a plain loop."""
+  confidence, _ = confidence64(logits, labels)
+  return [
+    np.flatnonzero((confidence > b / num_bins) & (confidence <= hi / num_bins))
+    for b, hi in zip(range(num_bins), range(1, num_bins + 1), strict=True)
+  ]
+
+
+def assert_close(actual, expected, rtol=1e-6, atol=1e-7):
+  np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)
+
+
+def test_real_case_is_saturated():
+  logits, labels = digits()
+  confidence = jax.nn.softmax(logits).max(axis=1)
+  assert 0.2 < np.mean(confidence == 1) < 0.6
+  assert calibration.accuracy(logits, labels) < 0.95
+
+
+def test_accuracy(data):
+  logits, labels = data
+  classes = logits.shape[1]
+  for k in sorted({1, min(classes - 1, 5)}):
+    if classes > 2:
+      expected = metrics.top_k_accuracy_score(
+        labels, logits, k=k, labels=np.arange(classes)
+      )
+    else:
+      expected = metrics.accuracy_score(labels, logits.argmax(axis=1))
+    assert_close(calibration.accuracy(logits, labels, k), expected)
+
+
+def test_nll(data):
+  logits, labels = data
+  log_p = special.log_softmax(logits.astype(np.float64), axis=1)
+  expected = -log_p[np.arange(len(labels)), labels].mean()
+  assert_close(calibration.nll(logits, labels), expected)
+  if np.abs(logits).max() < 100:  # scikit-learn clips at 2e-16.
+    expected = metrics.log_loss(
+      labels, softmax64(logits), labels=np.arange(logits.shape[1])
+    )
+    assert_close(calibration.nll(logits, labels), expected)
+
+
+def test_brier_score(data):
+  logits, labels = data
+  expected = metrics.brier_score_loss(
+    labels,
+    softmax64(logits),
+    labels=np.arange(logits.shape[1]),
+    scale_by_half=False,
+  )
+  assert_close(calibration.brier_score(logits, labels), expected)
+
+
+@pytest.mark.parametrize("num_bins", [1, 10, 15])
+def test_ece(data, num_bins):
+  logits, labels = data
+  p = softmax64(logits)
+  expected = uncertainty_calibration.get_ece(p, labels, num_bins=num_bins)
+  assert_close(calibration.ece(logits, labels, num_bins), expected)
+  expected = uncertainty_calibration.get_ece_em(p, labels, num_bins=num_bins)
+  actual = calibration.ece(logits, labels, num_bins, binning="mass")
+  assert_close(actual, expected)
+
+
+def test_ece_by_hand():
+  # 0.9, 0.9 (one wrong) and 0.6, 0.6 (both right): gaps of both signs.
+  p = jnp.array([[0.9, 0.1], [0.1, 0.9], [0.6, 0.4], [0.4, 0.6]])
+  labels = jnp.array([0, 0, 0, 1])
+  logits = jnp.log(p)
+  assert_close(calibration.ece(logits, labels), (0.4 + 0.4) / 2)
+  assert_close(calibration.mce(logits, labels), 0.4)
+  assert_close(calibration.ece(logits, labels, 1), 0.0, atol=1e-7)
+  assert_close(calibration.ece(logits, labels, 2, "mass"), (0.4 + 0.4) / 2)
+
+
+def test_mce(data):
+  logits, labels = data
+  confidence, correct = confidence64(logits, labels)
+  gaps = [
+    abs(confidence[i].mean() - correct[i].mean())
+    for i in binned(logits, labels)
+    if i.size
+  ]
+  assert_close(calibration.mce(logits, labels), max(gaps))
+
+
+@pytest.mark.parametrize("binning", ["width", "mass"])
+def test_classwise_ece(data, binning):
+  logits, labels = data
+  # Of a float32 softmax, so that equal probabilities (of zero or one) are equal
+  # in both.
+  p = np.asarray(jax.nn.softmax(logits)).astype(np.float64)
+  function = {
+    "width": uncertainty_calibration.get_ece,
+    "mass": uncertainty_calibration.get_ece_em,
+  }[binning]
+  expected = function(p, labels, num_bins=10, mode="marginal")
+  actual = calibration.classwise_ece(logits, labels, 10, binning)
+  assert_close(actual, expected)
+
+
+def test_debiased_ece(data):
+  logits, labels = data
+  confidence, correct = confidence64(logits, labels)
+  expected = 0.0
+  for i in binned(logits, labels):
+    if i.size == 0:
+      continue
+    gap = abs(confidence[i].mean() - correct[i].mean())
+    sigma = np.sqrt(correct[i].mean() * (1 - correct[i].mean()) / i.size)
+    folded = gap
+    if sigma > 0:
+      folded = stats.foldnorm.mean(gap / sigma, scale=sigma)
+    expected += i.size / len(labels) * (2 * gap - folded)
+  actual = calibration.debiased_ece(logits, labels)
+  assert_close(actual, expected)
+  assert actual <= calibration.ece(logits, labels)
+
+
+def test_debiased_ece_is_that_of_kumar_et_al():
+  """Who draw samples for the expectation, and need two images in each bin."""
+  logits, labels = synthetic(10, 2.0)
+  confidence, correct = confidence64(logits, labels)
+  utils = uncertainty_calibration.utils
+  data = list(zip(confidence, correct.astype(float), strict=True))
+  bins = utils.bin(data, utils.get_equal_bins(list(confidence), 10))
+  np.random.seed(0)
+  drawn = utils.normal_debiased_ce(bins, power=1, resamples=4000)
+  actual = calibration.debiased_ece(logits, labels, 10, "mass")
+  assert abs(actual - drawn) < 3e-4
+  assert abs(calibration.ece(logits, labels, 10, "mass") - drawn) > 1e-3
+
+
+def test_debiased_ece_has_less_bias():
+  """On a calibrated network the ECE is all bias."""
+  keys = jax.random.split(jax.random.key(0), 200)
+
+  def errors(key):
+    logits = jax.random.normal(key, (500, 5))
+    labels = jax.random.categorical(jax.random.fold_in(key, 1), logits)
+    binned = {"num_bins": 15, "binning": "mass"}
+    return (
+      calibration.ece(logits, labels, **binned),
+      calibration.debiased_ece(logits, labels, **binned),
+    )
+
+  plain, debiased = jax.vmap(errors)(keys)
+  assert plain.mean() > 0.04
+  # In units of 0.8 σ, with a gap of N(0, σ²): 2 E|gap| − E|N(gap, σ²)|.
+  assert abs(debiased.mean() / plain.mean() - (2 - np.sqrt(2))) < 0.02
+
+
+def smooth_ece64(logits, labels, sigma):
+  """The integral of the definition, with images of the kernel mirrored."""
+  confidence, correct = confidence64(logits, labels)
+  residual = (confidence - correct) / len(labels)
+
+  def smoothed(t):
+    total = 0.0
+    for shift in range(-4, 6, 2):
+      for centre in (shift + confidence, shift - confidence):
+        total = total + stats.norm.pdf((t[:, None] - centre[None]) / sigma)
+    return np.abs((total / sigma) @ residual)
+
+  t = np.linspace(0, 1, 4001)
+  return integrate.trapezoid(smoothed(t), t)
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.1, 0.3])
+def test_smooth_ece_at_a_bandwidth(sigma):
+  for logits, labels in (synthetic(images=500), digits()):
+    expected = smooth_ece64(logits, labels, sigma)
+    actual = calibration.smooth_ece(logits, labels, sigma)
+    assert_close(actual, expected, rtol=3e-6)
+
+
+def test_smooth_ece(data, monkeypatch):
+  logits, labels = data
+  # relplot gives the outermost of its 1,001 points half of their weight, so
+  # that confidences of 1 count less: stay off them.
+  confidence, correct = confidence64(logits, labels)
+  confidence = np.minimum(confidence, 0.998)
+  logits = np.log(np.stack([confidence, 1 - confidence], axis=1))
+  labels = np.where(correct, 0, 1)
+  if np.any(confidence < 0.5):
+    logits = np.log(confidence)[:, None] + np.zeros((1, 10))
+    others = np.log1p(-confidence)[:, None] - np.log(9)
+    logits = np.where(np.arange(10)[None] == 0, logits, others)
+  logits = logits.astype(np.float32)
+  actual = calibration.smooth_ece(logits, labels)
+  # It is its own bandwidth.
+  at_own = calibration.smooth_ece(logits, labels, float(actual))
+  assert_close(actual, at_own, rtol=1e-5)
+
+  # relplot's integral is over 200 points; more can be had.
+  monkeypatch.setattr(relplot.config, "smECE_mesh_pts", 4000)
+  confidence, correct = confidence64(logits, labels)
+  expected, sigma = relplot.metrics.smECE(
+    confidence, correct.astype(float), return_width=True
+  )
+  at_theirs = calibration.smooth_ece(logits, labels, sigma)
+  assert_close(at_theirs, expected, rtol=2e-3)
+  # It bisects ten times, and stops above the crossing.
+  assert sigma - 1 / 1024 - 2e-4 <= actual <= sigma + 2e-4
+
+
+def test_entropy(data):
+  logits, labels = data
+  expected = stats.entropy(softmax64(logits), axis=1).mean()
+  assert_close(calibration.entropy(logits), expected)
+  assert calibration.entropy(logits, labels) == calibration.entropy(logits)
+
+
+def test_logits(data):
+  logits, _ = data
+  z = logits.astype(np.float64)
+  assert_close(calibration.max_softmax(logits), softmax64(z).max(1).mean())
+  assert_close(calibration.max_logit(logits), np.abs(z).max(axis=1).mean())
+  expected = z.var(axis=1, ddof=1).mean()
+  assert_close(calibration.logit_variance(logits), expected)
+
+
+def test_confidence_correlation(data):
+  logits, labels = data
+  expected = stats.pearsonr(*confidence64(logits, labels)).statistic
+  assert_close(calibration.confidence_correlation(logits, labels), expected)
+
+
+def test_aurc(data):
+  logits, labels = data
+  p = np.asarray(logits, np.float64)
+  top = np.sort(p, axis=1)
+  log_odds = top[:, -1] - special.logsumexp(top[:, :-1], axis=1)
+  if np.unique(log_odds).size < log_odds.size:
+    pytest.skip("ties have a test of their own")
+  correct = p.argmax(axis=1) == labels
+  area, _ = uncertainty_calibration.get_selective_stats(log_odds, correct)
+  assert_close(calibration.aurc(logits, labels), 1 - area, rtol=2e-6)
+
+
+def test_aurc_averages_over_ties():
+  confidence = np.array([3.0, 2.0, 2.0, 2.0, 1.0, 1.0])
+  wrong = np.array([0, 1, 0, 1, 0, 1])
+  areas = []
+  for order in itertools.permutations(range(6)):
+    if (np.diff(confidence[list(order)]) <= 0).all():
+      errors = np.cumsum(wrong[list(order)])
+      areas.append(np.mean(errors / np.arange(1, 7)))
+  logits = jnp.stack([jnp.asarray(confidence), jnp.zeros(6)], axis=1)
+  assert_close(calibration.aurc(logits, jnp.asarray(wrong)), np.mean(areas))
+
+
+def test_aurc_tells_saturated_confidences_apart():
+  logits = jnp.array([[30.0, 0.0], [40.0, 0.0], [50.0, 0.0], [60.0, 0.0]])
+  assert np.all(jax.nn.softmax(logits).max(axis=1) == 1)
+  good = calibration.aurc(logits, jnp.array([1, 0, 0, 0]))
+  bad = calibration.aurc(logits, jnp.array([0, 0, 0, 1]))
+  assert_close(good, 1 / 16)
+  assert_close(bad, (1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
+
+
+def test_evaluate(data):
+  logits, labels = data
+  actual = calibration.evaluate(logits, labels)
+  assert list(actual) == KEYS
+  classes = logits.shape[1]
+  expected = {
+    "top1": 100 * calibration.accuracy(logits, labels),
+    "top5": 100 * calibration.accuracy(logits, labels, min(5, classes)),
+    "loss": calibration.nll(logits, labels),
+    "ece": calibration.ece(logits, labels),
+    "brier": calibration.brier_score(logits, labels),
+    "entropy": calibration.entropy(logits),
+    "max_softmax": calibration.max_softmax(logits),
+    "max_logit": calibration.max_logit(logits),
+    "logit_variance": calibration.logit_variance(logits),
+    "confidence_correlation": stats.pearsonr(
+      *confidence64(logits, labels)
+    ).statistic,
+  }
+  for key in KEYS:
+    assert_close(actual[key], expected[key])
+  other = calibration.evaluate(logits, labels, num_bins=20)
+  assert_close(other["ece"], calibration.ece(logits, labels, 20))
+
+
+def test_reliability(data):
+  logits, labels = data
+  actual = calibration.reliability(logits, labels)
+  confidence, correct = confidence64(logits, labels)
+  for b, i in enumerate(binned(logits, labels)):
+    assert actual.count[b] == i.size
+    expected = (confidence[i].mean(), correct[i].mean()) if i.size else (0, 0)
+    assert_close(actual.confidence[b], expected[0])
+    assert_close(actual.accuracy[b], expected[1])
+
+
+def test_average_reliability_is_that_of_all_images():
+  random = np.random.default_rng(0)
+  logits = (3 * random.normal(size=(4, 250, 5))).astype(np.float32)
+  labels = random.integers(0, 5, size=(4, 250))
+  stacked = jax.vmap(calibration.reliability)(logits, labels)
+  assert stacked.count.shape == (4, 10)
+  expected = calibration.reliability(logits.reshape(-1, 5), labels.ravel())
+  one_by_one = [
+    calibration.reliability(*pair) for pair in zip(logits, labels, strict=True)
+  ]
+  for seeds in (stacked, one_by_one):
+    average = calibration.average_reliability(seeds)
+    np.testing.assert_array_equal(average.count, expected.count)
+    assert_close(average.confidence, expected.confidence)
+    assert_close(average.accuracy, expected.accuracy)
+
+
+def test_average_reliability_refuses():
+  logits, labels = synthetic()
+  ten = calibration.reliability(logits, labels)
+  five = calibration.reliability(logits, labels, 5)
+  with pytest.raises(ValueError, match=r"\[5, 10\] bins.*same num_bins"):
+    calibration.average_reliability([ten, five])
+  with pytest.raises(ValueError, match="no reliabilities"):
+    calibration.average_reliability([])
+  with pytest.raises(ValueError, match=r"leading axis"):
+    calibration.average_reliability(ten)
+
+
+# Streams.
+
+
+@given(
+  st.integers(0, 2**32 - 1),
+  st.floats(0.01, 100.0),
+  st.permutations([*range(8)]),
+)
+def test_tallies_add_up(seed, scale, order):
+  random = np.random.default_rng(seed)
+  logits = (scale * random.normal(size=(8, 25, 4))).astype(np.float32)
+  labels = random.integers(0, 4, size=(8, 25))
+  total = calibration.Tally.empty()
+  for i in order:
+    total += calibration.tally(logits[i], labels[i])
+  whole = calibration.tally(logits.reshape(-1, 4), labels.ravel())
+  for part in ("count", "correct", "top5"):
+    np.testing.assert_array_equal(getattr(total, part), getattr(whole, part))
+  jax.tree.map(
+    functools.partial(assert_close, rtol=1e-6, atol=1e-6), total, whole
+  )
+  actual, expected = total.metrics(), whole.metrics()
+  correlation = "confidence_correlation"
+  assert abs(actual.pop(correlation) - expected.pop(correlation)) < 1e-4
+  for key, value in expected.items():
+    assert_close(actual[key], value, rtol=2e-6, atol=2e-6)
+
+
+def test_tally_in_a_scan_with_padding():
+  logits, labels = synthetic(images=230)
+  padded = np.full((300, 10), np.nan, np.float32)
+  padded[:230] = logits
+  padded_labels = np.concatenate([labels, np.full(70, -1)])
+  batches = padded.reshape(3, 100, 10), padded_labels.reshape(3, 100)
+  keep = (np.arange(300) < 230).reshape(3, 100)
+
+  @jax.jit
+  def stream(logits, labels, keep):
+    def add(total, batch):
+      return total + calibration.tally(*batch[:2], where=batch[2]), None
+
+    start = calibration.Tally.empty()
+    return jax.lax.scan(add, start, (logits, labels, keep))[0].metrics()
+
+  actual = stream(*batches, keep)
+  expected = calibration.evaluate(logits, labels)
+  for key in KEYS:
+    assert_close(actual[key], expected[key], rtol=2e-6)
+  # And outside of jit, where labels are looked at.
+  last = calibration.tally(batches[0][2], batches[1][2], where=keep[2])
+  assert last.count.sum() == 30
+
+
+def test_tally_over_devices():
+  logits, labels = synthetic()
+  devices = jax.devices()
+  n = len(devices)
+  mesh = jax.sharding.Mesh(np.array(devices), ("batch",))
+  spec = jax.sharding.PartitionSpec("batch")
+
+  def local(logits, labels):
+    return jax.lax.psum(calibration.tally(logits, labels), "batch").metrics()
+
+  actual = jax.jit(
+    jax.shard_map(
+      local, mesh=mesh, in_specs=spec, out_specs=jax.sharding.PartitionSpec()
+    )
+  )(logits[: 100 * n], labels[: 100 * n])
+  expected = calibration.evaluate(logits[: 100 * n], labels[: 100 * n])
+  for key in KEYS:
+    assert_close(actual[key], expected[key], rtol=2e-6)
+
+
+def test_many_small_batches_stay_exact():
+  """A thousand additions in float32 don't add up to an error."""
+  logits, labels = synthetic(images=16000)
+  batches = logits.reshape(1000, 16, 10), labels.reshape(1000, 16)
+  tallies = jax.vmap(calibration.tally)(*batches)
+
+  def add(total, one):
+    return total + one, None
+
+  total, _ = jax.lax.scan(add, calibration.Tally.empty(), tallies)
+  with reference.enable_x64():
+    exact = calibration.evaluate(logits.astype(np.float64), labels)
+  for key, value in total.metrics().items():
+    assert_close(value, exact[key], rtol=3e-6)
+
+
+def test_tallies_that_do_not_fit():
+  ten, five = calibration.Tally.empty(), calibration.Tally.empty(5)
+  with pytest.raises(ValueError, match="same num_bins"):
+    _ = ten + five
+  assert np.isnan(ten.metrics()["loss"])
+  logits, labels = synthetic()
+  with pytest.raises(ValueError, match="where has shape"):
+    calibration.tally(logits, labels, where=np.ones(3, bool))
+
+
+# Types, transformations and edges.
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("name", METRICS)
+def test_half_precision_is_exact_for_what_it_is(name, dtype):
+  logits, labels = synthetic()
+  logits = jnp.asarray(logits, dtype)
+  actual = METRICS[name](logits, labels)
+  assert actual.dtype == jnp.float32
+  expected = METRICS[name](logits.astype(jnp.float32), labels)
+  np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_float64(name):
+  logits, labels = synthetic()
+  with reference.enable_x64():
+    exact = METRICS[name](logits.astype(np.float64), labels)
+    assert exact.dtype == jnp.float64
+    assert METRICS[name](logits, labels).dtype == jnp.float32
+  assert_close(METRICS[name](logits, labels), exact, rtol=2e-6)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_jit_and_vmap(name):
+  metric = METRICS[name]
+  logits, labels = synthetic()
+  stack = jnp.asarray(logits).reshape(2, 2, 500, 10)
+  stack_labels = jnp.asarray(labels[:500])
+  mapped = jax.vmap(metric, in_axes=(0, None))
+  mapped = jax.jit(jax.vmap(mapped, in_axes=(0, None)))
+  actual = mapped(stack, stack_labels)
+  assert actual.shape == (2, 2)
+  for i, j in itertools.product(range(2), range(2)):
+    expected = metric(stack[i, j], stack_labels)
+    assert_close(actual[i, j], expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_class_without_images(name):
+  logits, labels = synthetic()
+  keep = labels != 3
+  value = METRICS[name](logits[keep], labels[keep])
+  assert np.isfinite(value)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_nan_is_not_hidden(name):
+  logits, labels = synthetic()
+  logits = logits.copy()
+  logits[7, 3] = np.nan
+  assert np.isnan(METRICS[name](logits, labels))
+  assert all(np.isnan(v) for v in calibration.evaluate(logits, labels).values())
+
+
+@pytest.mark.parametrize("label", [-1, 10])
+@pytest.mark.parametrize("name", METRICS)
+def test_labels_out_of_range(name, label):
+  logits, labels = synthetic()
+  labels = labels.copy()
+  labels[5] = label
+  message = rf"labels\[5\] is {label}, .*10 classes.* 0 to 9"
+  with pytest.raises(ValueError, match=message):
+    METRICS[name](logits, labels)
+  assert np.isnan(jax.jit(METRICS[name])(logits, labels))
+
+
+def test_confidence_of_one_is_in_the_last_bin():
+  logits = jnp.array([[1e4, 0.0, -1e4], [-1e4, 1e4, 0.0], [0.0, 40.0, 0.0]])
+  labels = jnp.array([0, 1, 0])
+  bins = calibration.reliability(logits, labels)
+  assert bins.count.tolist() == [0] * 9 + [3]
+  assert bins.confidence[-1] == 1
+  assert_close(calibration.ece(logits, labels), 1 / 3)
+  assert_close(calibration.nll(logits, labels), 40 / 3)
+  values = calibration.evaluate(logits, labels)
+  del values["confidence_correlation"]  # All confidences are equal.
+  assert np.all(np.isfinite(list(values.values())))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5, 10])
+def test_edges_belong_to_the_bin_below(classes):
+  """Equal logits have a confidence of exactly 1 / classes, an edge here."""
+  logits, labels = jnp.zeros((4, classes)), jnp.zeros(4, int)
+  count = calibration.reliability(logits, labels, classes).count
+  assert count.tolist() == [4] + [0] * (classes - 1)
+  # Of equal logits, the first is the prediction.
+  assert calibration.accuracy(logits, labels) == 1
+  assert calibration.accuracy(logits, labels + 1) == 0
+  assert calibration.accuracy(logits, labels + 1, k=2) == 1
+
+
+def test_impossible_classes():
+  logits = jnp.array([[0.0, 1.0, -jnp.inf], [2.0, 0.0, -jnp.inf]])
+  labels = jnp.array([1, 1])
+  without = calibration.evaluate(logits[:, :2], labels)
+  values = calibration.evaluate(logits, labels)
+  for key in ("top1", "loss", "ece", "brier", "entropy", "max_softmax"):
+    assert_close(values[key], without[key])
+  assert calibration.nll(logits, jnp.array([1, 2])) == np.inf
+
+
+def test_undefined_correlation_is_nan():
+  correlation = calibration.confidence_correlation
+  logits = jnp.array([[1.0, 0.0], [3.0, 0.0]])
+  assert np.isnan(correlation(logits, jnp.array([0, 0])))
+  equal = jnp.full((7, 2), 0.3).at[:, 0].set(0.1)
+  assert np.isnan(correlation(equal, jnp.arange(7) % 2))
+
+
+def test_input_that_makes_no_sense():
+  logits, labels = synthetic()
+  with pytest.raises(ValueError, match=r"\(20, 100, 10\).*jax.vmap"):
+    calibration.nll(logits.reshape(20, 100, 10), labels)
+  with pytest.raises(ValueError, match=r"\(1999,\).*\(2000, 10\).*\(2000,\)"):
+    calibration.ece(logits, labels[1:])
+  with pytest.raises(ValueError, match=r"one-hot.*argmax"):
+    calibration.nll(logits, np.eye(10, dtype=int)[labels])
+  with pytest.raises(ValueError, match="at least one image and two classes"):
+    calibration.evaluate(logits[:0], labels[:0])
+  with pytest.raises(ValueError, match="two classes"):
+    calibration.accuracy(logits[:, :1], labels * 0)
+  with pytest.raises(TypeError, match="labels must be integers.*float32"):
+    calibration.nll(logits, labels.astype(np.float32))
+  with pytest.raises(TypeError, match="real numbers.*complex64"):
+    calibration.nll(logits * 1j, labels)
+  with pytest.raises(TypeError, match="labels"):
+    calibration.nll(logits)
+  with pytest.raises(ValueError, match="k is 11.*1 to.*10"):
+    calibration.accuracy(logits, labels, k=11)
+  for bins in (0, -1, 2.5, True):
+    with pytest.raises(ValueError, match=f"num_bins is {bins}"):
+      calibration.ece(logits, labels, bins)
+    with pytest.raises(ValueError, match=f"num_bins is {bins}"):
+      calibration.evaluate(logits, labels, bins)
+  with pytest.raises(ValueError, match='\'height\'.*"width" or "mass"'):
+    calibration.ece(logits, labels, binning="height")
+  with pytest.raises(ValueError, match="bandwidth is 2.*0.001 to 1"):
+    calibration.smooth_ece(logits, labels, 2.0)
+
+
+# Invariants.
+
+LOGITS = st.tuples(st.integers(0, 2**32 - 1), st.floats(1e-2, 1e2))
+
+
+def draw(seed, scale):
+  random = np.random.default_rng(seed)
+  logits = (scale * random.normal(size=(60, 4))).astype(np.float32)
+  truth = logits + 0.5 * scale * random.normal(size=logits.shape)
+  return logits, np.argmax(truth, axis=1)
+
+
+@pytest.mark.parametrize("name", sorted(set(METRICS) - {"max_logit"}))
+@given(LOGITS, st.sampled_from([-64.0, 1.0, 512.0]))
+def test_adding_a_constant_changes_nothing(name, drawn, constant):
+  logits, labels = draw(*drawn)
+  # On a grid, so that the sum is exact, and differences stay as they were.
+  logits = np.round(logits * 256) / np.float32(256)
+  value = METRICS[name](logits, labels)
+  shifted = METRICS[name](logits + np.float32(constant), labels)
+  assert_close(shifted, value, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", METRICS)
+@given(LOGITS, st.randoms())
+def test_the_order_of_images_does_not_matter(name, drawn, random):
+  logits, labels = draw(*drawn)
+  logits[::7] = logits[0]  # ties
+  order = list(range(len(labels)))
+  random.shuffle(order)
+  value = METRICS[name](logits, labels)
+  assert_close(METRICS[name](logits[order], labels[order]), value, rtol=1e-5)
+
+
+@given(LOGITS)
+def test_ranges(drawn):
+  logits, labels = draw(*drawn)
+  values = {name: float(m(logits, labels)) for name, m in METRICS.items()}
+  for name in ("accuracy", "ece", "mce", "classwise_ece", "smooth_ece", "aurc"):
+    assert -1e-6 <= values[name] <= 1 + 1e-6, name
+  assert 0 <= values["brier_score"] <= 2 + 1e-6
+  assert -1e-6 <= values["entropy"] <= np.log(4) + 1e-6
+  assert 0.25 - 1e-6 <= values["max_softmax"] <= 1
+  assert values["ece"] <= values["mce"] + 1e-6
+  assert values["debiased_ece"] <= values["ece"] + 1e-6
+  gap = abs(values["accuracy"] - values["max_softmax"])
+  assert gap <= values["ece"] + 1e-6
+  if not np.isnan(values["confidence_correlation"]):
+    assert abs(values["confidence_correlation"]) <= 1 + 1e-5
+
+
+@given(LOGITS)
+def test_monotone_in_temperature_with_known_limits(drawn):
+  logits, labels = draw(*drawn)
+  logits = logits / np.abs(logits).max()
+  temperatures = 10.0 ** np.linspace(-6, 6, 25)
+  stack = (logits[None] / temperatures[:, None, None]).astype(np.float32)
+  over = lambda metric: np.asarray(jax.vmap(metric, (0, None))(stack, labels))
+  entropy, confidence = over(calibration.entropy), over(calibration.max_softmax)
+  assert np.all(np.diff(entropy) >= -1e-5)
+  assert np.all(np.diff(confidence) <= 1e-5)
+  accuracy = float(calibration.accuracy(logits, labels))
+  error = over(calibration.ece)
+  # As T → 0 the network is sure of all, and as T → ∞ of nothing.
+  assert_close(confidence[[0, -1]], [1, 0.25], rtol=1e-4)
+  assert_close(entropy[[0, -1]], [0, np.log(4)], rtol=1e-4, atol=1e-4)
+  limits = [1 - accuracy, abs(accuracy - 0.25)]
+  assert_close(error[[0, -1]], limits, rtol=1e-4, atol=1e-4)
