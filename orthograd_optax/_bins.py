@@ -1,5 +1,6 @@
 """Images in bins of confidence: reliability, and tallies that add up."""
 
+import collections
 from collections.abc import Sequence
 import dataclasses
 from typing import Any, Literal
@@ -76,30 +77,25 @@ def average_reliability(
     >>> print(average.count)
     [  0  44 198 147  60  39   7   4   1   0]
   """
-  if not isinstance(reliabilities, Reliability):
-    if not reliabilities:
-      raise ValueError("There are no reliabilities to average.")
+  if isinstance(reliabilities, Reliability):
+    stacked = reliabilities
+  else:
     bins = sorted({r.count.shape[-1] for r in reliabilities})
-    if len(bins) > 1:
+    if len(bins) != 1:
       raise ValueError(
-        f"The reliabilities have {bins} bins: give all the same num_bins."
+        f"The {len(reliabilities)} reliabilities have {bins} bins: there must "
+        "be at least one, and all must have the same num_bins."
       )
-    reliabilities = jax.tree.map(lambda *x: jnp.stack(x), *reliabilities)
-  if reliabilities.count.ndim < 2:
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *reliabilities)
+  if stacked.count.ndim < 2:
     raise ValueError(
-      "There is nothing to average in one reliability of shape "
-      f"{reliabilities.count.shape}: give a sequence of them, or one with a "
-      "leading axis."
+      f"One reliability of shape {stacked.count.shape} has nothing to average: "
+      "give a sequence of them, or one with a leading axis."
     )
-  count = jnp.sum(reliabilities.count, axis=0)
-  weight = reliabilities.count / jnp.maximum(count, 1)[None]
-
-  def mean(x):
-    return jnp.sum(weight.astype(x.dtype) * x, axis=0)
-
-  return Reliability(
-    count, mean(reliabilities.confidence), mean(reliabilities.accuracy)
-  )
+  count = jnp.sum(stacked.count, axis=0)
+  weight = stacked.count / jnp.maximum(count, 1)[None]
+  mean = lambda x: jnp.sum(weight.astype(x.dtype) * x, axis=0)
+  return Reliability(count, mean(stacked.confidence), mean(stacked.accuracy))
 
 
 @jax.tree_util.register_dataclass
@@ -179,18 +175,19 @@ class Tally:
     deviations = jnp.sqrt(variance) * jnp.sqrt(correct * (1 - correct))
 
     means = {name: total / images for name, total in self.sums.items()}
-    return {
-      "top1": 100 * correct * known,
-      "top5": 100 * (self.top5.astype(dtype) / images) * known,
-      "loss": means["loss"],
-      "ece": mean_gap(bins),
-      "brier": means["brier"],
-      "entropy": means["entropy"],
-      "max_softmax": confidence,
-      "max_logit": means["max_logit"],
-      "logit_variance": means["logit_variance"],
-      "confidence_correlation": covariance / deviations,
-    }
+    # Of dictionaries, the one whose order survives jit and vmap.
+    return collections.OrderedDict(
+      top1=100 * correct * known,
+      top5=100 * (self.top5.astype(dtype) / images) * known,
+      loss=means["loss"],
+      ece=mean_gap(bins),
+      brier=means["brier"],
+      entropy=means["entropy"],
+      max_softmax=confidence,
+      max_logit=means["max_logit"],
+      logit_variance=means["logit_variance"],
+      confidence_correlation=covariance / deviations,
+    )
 
 
 def tally(

@@ -5,6 +5,7 @@ import csv
 import dataclasses
 import io
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -142,11 +143,16 @@ class ComparisonTable:
   adjusted: dict[str, float]
 
   def markdown(self) -> str:
-    """The table in Markdown."""
-    header, *lines = self._cells()
-    escape = lambda cell: cell.replace("|", "\\|")
-    rows = [header, ["---"] + ["---:"] * (len(header) - 1), *lines]
-    return "".join(f"| {' | '.join(map(escape, row))} |\n" for row in rows)
+    """The table in Markdown, its columns aligned."""
+    cells = [[c.replace("|", "\\|") for c in row] for row in self._cells()]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    rule = ["-" * max(widths[0], 3)] + ["-" * (w - 1) + ":" for w in widths[1:]]
+    lines = []
+    for first, *others in [cells[0], rule, *cells[1:]]:
+      padded = [first.ljust(widths[0])]
+      padded += [c.rjust(w) for c, w in zip(others, widths[1:], strict=True)]
+      lines.append(f"| {' | '.join(padded)} |\n")
+    return "".join(lines)
 
   def latex(self) -> str:
     """The table as a LaTeX ``tabular``, which needs no packages."""
@@ -240,8 +246,8 @@ def compare_table(
     ...   print(f"{name}: d = {row.d:.2f}, p = {table.adjusted[name]:.2f}")
     loss: d = 2.66, p = 0.13
     ece: d = 0.58, p = 0.52
-    >>> print(table.markdown().splitlines()[0])
-    |  | SGD | ⊥Grad | d | 95 % interval | p | p (Holm) |
+    >>> print(table.latex().splitlines()[2])
+     & SGD & $\\perp$Grad & d & 95 \\% interval & p & p (Holm) \\\\
   """
   if not a or a.keys() != b.keys():
     raise ValueError(
@@ -276,8 +282,8 @@ def _p(p) -> str:
   return f"{p:.3f}" if p >= 0.001 or p == 0 else f"{p:.1e}"
 
 
-def _latex(text) -> str:
-  special_cases = {
+def _latex(text: str) -> str:
+  replacements: dict[str, str] = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
@@ -285,4 +291,6 @@ def _latex(text) -> str:
     "±": r"$\pm$",
     **{c: f"\\{c}" for c in "&%$#_{}"},
   }
-  return "".join(special_cases.get(c, c) for c in text)
+  text = "".join(replacements.get(c, c) for c in text)
+  text = re.sub(r"(?<=\d)e-0?(\d+)", r"$\\times 10^{-\1}$", text)
+  return re.sub(r"(?<![\w{])-(?=\d|inf)", "$-$", text)

@@ -493,7 +493,7 @@ def evaluate(
     >>> from orthograd_optax import calibration
     >>> labels = jnp.arange(1000) % 10
     >>> noise = jax.random.normal(jax.random.key(0), (3, 1000, 10))
-    >>> three_seeds = noise + 2.0 * jax.nn.one_hot(labels, 10)
+    >>> three_seeds = noise + 2.0 * jax.nn.one_hot(labels, 10)[None]
     >>> over_seeds = jax.vmap(calibration.evaluate, in_axes=(0, None))
     >>> metrics = over_seeds(three_seeds, labels)
     >>> print(metrics["ece"].round(2))

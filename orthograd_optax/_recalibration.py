@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import jax
+from jax.core import Tracer
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -130,7 +131,7 @@ def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
   size = jnp.std(logits)
   unit = logits / jnp.where(size > 0, size, 1)
 
-  def loss(scaling):
+  def loss(scaling: Any):
     entropy = optax.losses.softmax_cross_entropy_with_integer_labels
     return jnp.mean(entropy(scaling(unit), labels))
 
@@ -153,9 +154,10 @@ def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
     return (count == 0) | ((count < 200) & (slope > flat))
 
   classes = logits.shape[1]
-  start = VectorScaling(
+  start: Any = VectorScaling(
     jnp.ones(classes, unit.dtype), jnp.zeros(classes, unit.dtype)
   )
+  scaling: Any
   scaling, _ = jax.lax.while_loop(goes_on, step, (start, optimizer.init(start)))
   return VectorScaling(
     scaling.scale / jnp.where(size > 0, size, 1),
@@ -219,7 +221,7 @@ def isotonic(logits: Any, labels: Any) -> Isotonic:
     Zadrozny and Elkan, Transforming classifier scores into accurate multiclass
     probability estimates, 2002
   """
-  if any(isinstance(x, jax.core.Tracer) for x in (logits, labels)):
+  if any(isinstance(x, Tracer) for x in (logits, labels)):
     raise TypeError(
       "isotonic fits on the host, not under jit or vmap: call it outside, and "
       "what it returns inside."

@@ -277,21 +277,25 @@ def bootstrap_interval(
   """
   _check_level(level)
   if b is None:
-    samples = (check(a, "a"),)
-    statistic = statistic or np.mean
+    samples = [check(a, "a")]
+  elif paired:
+    samples = list(check_pairs(a, b))
+    if statistic is None:
+      samples = [samples[0] - samples[1]]
   else:
-    samples = check_pairs(a, b) if paired else (check(a, "a"), check(b, "b"))
-    statistic = statistic or (
-      lambda x, y, axis=-1: np.mean(x, axis=axis) - np.mean(y, axis=axis)
+    samples = [check(a, "a"), check(b, "b")]
+  if statistic is None:
+    statistic = lambda x, *y, axis=-1: (
+      np.mean(x, axis=axis) - sum(np.mean(z, axis=axis) for z in y)
     )
-  fixed = samples if not paired or b is None else (samples[0] - samples[1],)
-  if all(np.ptp(x) == 0 for x in fixed):
+  # Without spread, all resamples are alike.
+  if all(np.ptp(x) == 0 for x in samples):
     value = float(statistic(*samples, axis=-1))
     return value, value
   result = stats.bootstrap(
     samples,
     statistic,
-    paired=paired and b is not None,
+    paired=paired and len(samples) == 2,
     confidence_level=level,
     n_resamples=resamples,
     method="BCa",

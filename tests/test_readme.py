@@ -8,7 +8,7 @@ README = pathlib.Path(__file__).parents[1] / "README.md"
 
 def test_examples_run():
   blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-  assert len(blocks) >= 3
+  assert len(blocks) >= 4
   assert len(blocks[0].strip().splitlines()) == 12
   namespace = {}
   for block in blocks:

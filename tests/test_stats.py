@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import json
+import re
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,11 +87,13 @@ def test_effect_sizes(n_a, n_b):
   d = stats.cohens_d(a, b)
   expected = pingouin.compute_effsize(a, b, eftype="cohen")
   np.testing.assert_allclose(d, expected, rtol=1e-12)
-  # pingouin rounds the interval, and takes the 1.96 of Student's t where sets
-  # are small; from 100 runs on both are normal.
-  low, high = stats.cohens_d_interval(d, 500, 400)
-  expected = pingouin.compute_esci(d, 500, 400, eftype="cohen", decimals=8)
-  np.testing.assert_allclose([low, high], expected, atol=2e-3)
+  # pingouin's interval is Student's, not the normal one.
+  ends = pingouin.compute_esci(d, n_a, n_b, eftype="cohen", decimals=12)
+  student = scipy.stats.t.ppf(0.975, n_a + n_b - 2)
+  normal = scipy.stats.norm.ppf(0.975)
+  expected = d + (np.array(ends) - d) * normal / student
+  actual = stats.cohens_d_interval(d, n_a, n_b)
+  np.testing.assert_allclose(actual, expected, rtol=1e-9)
   # pingouin's factor is the usual approximation, good to 1 / m².
   g = stats.hedges_g(a, b)
   expected = pingouin.compute_effsize(a, b, eftype="hedges")
@@ -217,6 +220,9 @@ def test_bootstrap_is_that_of_scipy():
   paired = stats.bootstrap_interval(a, b, paired=True)
   alone = stats.bootstrap_interval(a, b)
   assert paired[1] - paired[0] < alone[1] - alone[0]
+  ratio = lambda x, y, axis: x.mean(axis=axis) / y.mean(axis=axis)
+  low, high = stats.bootstrap_interval(b + 1, b, ratio, paired=True)
+  assert low < (b.mean() + 1) / b.mean() < high
 
 
 def test_bootstrap_covers_as_documented():
@@ -427,13 +433,15 @@ def test_markdown():
   result, _, _ = table()
   lines = result.markdown().splitlines()
   assert len(lines) == 2 + 3
-  header = "|  | SGD | ⊥Grad | d | 95 % interval | p | p (Holm) |"
-  assert lines[0] == header
-  assert lines[4].startswith("| a\\|b | ")
+  cells = [cell.strip() for cell in lines[0].split("|")[1:-1]]
+  assert cells == ["", "SGD", "⊥Grad", "d", "95 % interval", "p", "p (Holm)"]
+  assert re.fullmatch(r"\| -{9} (\| -+: ){6}\|", lines[1])
+  assert len({len(line) for line in lines}) == 1
+  assert lines[4].startswith("| a\\|b      | ")
   for line in lines:
     assert line.replace("\\|", "").count("|") == 8
   row = result.rows["top1 %"]
-  assert f"| {row.d:.2f} |" in lines[2]
+  assert f" {row.d:.2f} |" in lines[2]
 
 
 def test_latex():
@@ -446,6 +454,10 @@ def test_latex():
   assert len(body) == 4
   assert all(line.count(" & ") == 6 for line in body)
   assert text.isascii()
+  far = {"x": [1.0, 1.1, 1.2, 1.1]}, {"x": [9.0, 9.1, 9.1, 9.2]}
+  row = stats.compare_table(*far).latex().splitlines()[4]
+  assert re.search(r" & \$-\$97.98 & \(\$-\$", row)
+  assert re.search(r" & 9\.5\$\\times 10\^\{-12\}\$ ", row)
 
 
 def test_csv_and_dict_keep_all_digits():
