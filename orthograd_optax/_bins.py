@@ -80,11 +80,12 @@ def average_reliability(
   if isinstance(reliabilities, Reliability):
     stacked = reliabilities
   else:
-    bins = sorted({r.count.shape[-1] for r in reliabilities})
-    if len(bins) != 1:
+    reliabilities = list(reliabilities)
+    shapes = sorted({r.count.shape for r in reliabilities})
+    if len(shapes) != 1:
       raise ValueError(
-        f"The {len(reliabilities)} reliabilities have {bins} bins: there must "
-        "be at least one, and all must have the same num_bins."
+        f"The {len(reliabilities)} reliabilities have the shapes {shapes}: "
+        "there must be at least one, and all must have the same num_bins."
       )
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *reliabilities)
   if stacked.count.ndim < 2:
@@ -104,26 +105,25 @@ class Tally:
   """Counts and sums over images, from which :func:`evaluate` follows.
 
   Tallies of batches add up to the tally of all their images, with ``+`` or,
-  over devices, with ``jax.lax.psum``: no logits need to be kept.
+  over devices, with ``jax.lax.psum``: no logits need to be kept. Counts are
+  exact, and ``+`` keeps what rounding takes from the sums, so that they stay as
+  good as those of one batch, however many are added.
 
   Attributes:
     count: number of images whose confidence is in each bin.
     correct: number of those that are correct.
-    shortfall: sums, by bin, of s = (upper edge of the bin − confidence), which
-      is small, so that little of it is lost to rounding.
-    shortfall_squared: sums of s².
-    shortfall_correct: sums of s over the correct ones.
     top5: number of images whose label is among the five largest logits.
-    sums: sums of the other metrics, by name.
+    sums: sums over images of loss, Brier score, entropy, largest absolute logit
+      and logit variance, and, by bin, of s = (upper edge of the bin −
+      confidence), s², and s of the correct ones.
+    lost: what the sums lost to rounding when they were added.
   """
 
   count: jax.Array
   correct: jax.Array
-  shortfall: jax.Array
-  shortfall_squared: jax.Array
-  shortfall_correct: jax.Array
   top5: jax.Array
   sums: dict[str, jax.Array]
+  lost: dict[str, jax.Array]
 
   @classmethod
   def empty(cls, num_bins: int = 10, dtype: Any = jnp.float32) -> "Tally":
@@ -136,7 +136,7 @@ class Tally:
     Returns:
       A tally of zeros.
     """
-    batch = jnp.zeros((1, 2), dtype), jnp.zeros(1, int)
+    batch = jnp.zeros((1, 2), dtype), jnp.zeros(1, jnp.int32)
     return jax.tree.map(jnp.zeros_like, tally(*batch, num_bins))
 
   def __add__(self, other: "Tally") -> "Tally":
@@ -145,48 +145,67 @@ class Tally:
         f"Tallies of {self.count.shape} and {other.count.shape} bins don't add "
         "up: give both the same num_bins."
       )
-    return jax.tree.map(jnp.add, self, other)
+
+    def rounded_off(a, b, lost):
+      # Møller's and Knuth's error of a sum of two floats.
+      total = a + b
+      of_b = total - a
+      error = (a - (total - of_b)) + (b - of_b)
+      return lost + jnp.where(jnp.isfinite(error), error, 0)
+
+    plain = jax.tree.map(jnp.add, self, other)
+    lost = jax.tree.map(rounded_off, self.sums, other.sums, plain.lost)
+    return dataclasses.replace(plain, lost=lost)
 
   def reliability(self) -> Reliability:
     """As :func:`reliability`, of all images."""
-    edges = _width_edges(self.count.shape[-1], self.shortfall.dtype)
-    return _means(edges, self.count, self.correct, self.shortfall)
+    shortfall = self.sums["shortfall"] + self.lost["shortfall"]
+    edges = _width_edges(self.count.shape[-1], shortfall.dtype)
+    return _means(edges, self.count, self.correct, shortfall)
 
   def metrics(self) -> dict[str, jax.Array]:
-    """As :func:`evaluate`, of all images; NaN if there are none."""
-    dtype = self.shortfall.dtype
+    """As :func:`evaluate`, of all images; NaN if there are none.
+
+    In a stream, the correlation has fewer digits where all confidences are
+    close together, and is NaN where none would be left.
+    """
+    sums = jax.tree.map(jnp.add, self.sums, self.lost)
+    s = sums["shortfall"]
     bins = self.reliability()
-    images = jnp.sum(self.count).astype(dtype)
-    count = self.count.astype(dtype)
-    confidence = jnp.sum(count / images * bins.confidence)
-    correct = jnp.sum(self.correct).astype(dtype) / images
+    count, right = (x.astype(s.dtype) for x in (self.count, self.correct))
+    images = jnp.sum(count, axis=-1)
+    confidence = jnp.sum(count * bins.confidence, axis=-1) / images
+    correct = jnp.sum(right, axis=-1) / images
     # Counts know no NaN.
-    known = jnp.where(jnp.isnan(confidence), jnp.nan, 1.0).astype(dtype)
+    known = jnp.where(jnp.isnan(confidence), jnp.nan, 1).astype(s.dtype)
 
     # A (co)variance is that within the bins and that between their means. With
     # the confidence c and its shortfall s, cov(c, y) = −cov(s, y) in a bin.
-    c, y = bins.confidence - confidence, bins.accuracy - correct
-    s = self.shortfall
+    c = bins.confidence - confidence[..., None]
+    y = bins.accuracy - correct[..., None]
     mean = s / jnp.maximum(count, 1)
-    within = self.shortfall_squared - mean * s
-    variance = jnp.sum(within + count * c**2) / images
-    within = mean * self.correct.astype(dtype) - self.shortfall_correct
-    covariance = jnp.sum(within + count * c * y) / images
-    deviations = jnp.sqrt(variance) * jnp.sqrt(correct * (1 - correct))
+    within = sums["shortfall_squared"] - mean * s
+    variance = jnp.sum(within + count * c**2, axis=-1)
+    noise = 1e3 * jnp.finfo(s.dtype).eps * jnp.sum(mean * s, axis=-1)
+    within = mean * right - sums["shortfall_correct"]
+    covariance = jnp.sum(within + count * c * y, axis=-1)
+    deviations = jnp.sqrt(variance * images * correct * (1 - correct))
+    correlation = jnp.where(
+      variance > noise, jnp.clip(covariance / deviations, -1, 1), jnp.nan
+    )
 
-    means = {name: total / images for name, total in self.sums.items()}
     # Of dictionaries, the one whose order survives jit and vmap.
     return collections.OrderedDict(
       top1=100 * correct * known,
-      top5=100 * (self.top5.astype(dtype) / images) * known,
-      loss=means["loss"],
+      top5=100 * (self.top5.astype(s.dtype) / images) * known,
+      loss=sums["loss"] / images,
       ece=mean_gap(bins),
-      brier=means["brier"],
-      entropy=means["entropy"],
+      brier=sums["brier"] / images,
+      entropy=sums["entropy"] / images,
       max_softmax=confidence,
-      max_logit=means["max_logit"],
-      logit_variance=means["logit_variance"],
-      confidence_correlation=covariance / deviations,
+      max_logit=sums["max_logit"] / images,
+      logit_variance=sums["logit_variance"] / images,
+      confidence_correlation=correlation,
     )
 
 
@@ -220,12 +239,12 @@ def tally(
   """
   if where is not None:
     where = jnp.asarray(where)
-    if where.dtype != jnp.bool_ or where.shape != jnp.shape(labels):
+    if where.dtype != jnp.bool_ or where.shape != np.shape(labels):
       raise ValueError(
         f"where has shape {where.shape} and dtype {where.dtype}, but must be "
-        f"of booleans, in the shape of the labels, {jnp.shape(labels)}."
+        f"of booleans, in the shape of the labels, {np.shape(labels)}."
       )
-    labels = jnp.where(where, jnp.asarray(labels), 0)
+    labels = labels * where.astype(jnp.int32)
   return _tally(logits, labels, num_bins, where)
 
 
@@ -235,7 +254,8 @@ def _tally(logits, labels, num_bins, where) -> Tally:
   _check_bins(num_bins)
   edges = _width_edges(num_bins, logits.dtype)
   rank = _logits.rank(logits, labels)
-  binned = _sums(edges, _logits.confidence(logits), rank < 1, keep)
+  confidence = _logits.confidence(logits)
+  count, correct, *shortfalls = _sums(edges, confidence, rank < 1, keep)
   values = {
     "loss": _logits.loss(logits, labels),
     "brier": _logits.brier(logits, labels),
@@ -244,7 +264,10 @@ def _tally(logits, labels, num_bins, where) -> Tally:
     "logit_variance": _logits.logit_variance(logits),
   }
   sums = {k: jnp.sum(jnp.where(keep, v, 0)) for k, v in values.items()}
-  return Tally(*binned, jnp.sum((rank < 5) & keep, dtype=jnp.int32), sums)
+  names = "shortfall", "shortfall_squared", "shortfall_correct"
+  sums |= dict(zip(names, shortfalls, strict=True))
+  top5 = jnp.sum((rank < 5) & keep, dtype=jnp.int32)
+  return Tally(count, correct, top5, sums, jax.tree.map(jnp.zeros_like, sums))
 
 
 # Bins are (lo, hi], given by their upper edges; the first has zero, too.
@@ -273,7 +296,7 @@ def bins(probability, outcome, num_bins, binning) -> Reliability:
 def mean_gap(reliability: Reliability) -> jax.Array:
   gap = jnp.abs(reliability.accuracy - reliability.confidence)
   count = reliability.count.astype(gap.dtype)
-  return jnp.sum(count / jnp.sum(count) * gap)
+  return jnp.sum(count * gap, axis=-1) / jnp.sum(count, axis=-1)
 
 
 def _check_bins(num_bins):
@@ -304,5 +327,6 @@ def _sums(edges, probability, outcome, keep):
 
 def _means(edges, count, correct, shortfall) -> Reliability:
   number = jnp.maximum(count, 1).astype(edges.dtype)
+  edges = jnp.broadcast_to(edges, count.shape)
   confidence = jnp.where(count > 0, edges - shortfall / number, 0)
   return Reliability(count, confidence, correct.astype(edges.dtype) / number)

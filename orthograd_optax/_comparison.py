@@ -68,14 +68,15 @@ def compare(
 
   With ``paired``, the i-th runs share a seed (initial weights, order of the
   data), which takes the seed's part of the noise out of the difference: p is
-  that of the paired t-test, and the interval of the same d uses the correlation
-  r of the pairs,
+  that of the paired t-test, and the interval is that of the same d in pairs.
+  With the variances :math:`s_a^2, s_b^2` and the covariance :math:`c`, that is
 
   .. math::
 
-    d \pm z \, \sqrt{\frac{2 (1 - r)}{n} + \frac{d^2 (1 + r^2)}{4 n}} ,
-
-  which for r = 0 is :func:`cohens_d_interval`.
+    d \pm z \, \sqrt{\frac{1}{n - 1} \left(
+      \frac{s_a^2 + s_b^2 - 2 c}{v}
+      + d^2 \, \frac{s_a^4 + s_b^4 + 2 c^2}{8 v^2} \right)},
+    \qquad v = \frac{s_a^2 + s_b^2}{2} .
 
   Args:
     a: one number for each run.
@@ -104,11 +105,11 @@ def compare(
   d = _significance.cohens_d(a, b)
   if paired:
     a, b = _significance.check_pairs(a, b)
-    r = 0.0
-    if np.ptp(a) > 0 and np.ptp(b) > 0:
-      r = float(np.clip(np.corrcoef(a, b)[0, 1], -1, 1))
-    variance = 2 * (1 - r) / a.size + d**2 * (1 + r**2) / (4 * a.size)
-    interval = _significance.normal_interval(d, variance, level)
+    (v_a, c), (_, v_b) = np.cov(a - a[0], b - b[0])
+    v = (v_a + v_b) / 2
+    noise, scale = v_a + v_b - 2 * c, v_a**2 + v_b**2 + 2 * c**2
+    variance = noise / v + d**2 * scale / (8 * v**2) if v > 0 else 2.0
+    interval = _significance.normal_interval(d, variance / (a.size - 1), level)
     p = _significance.paired_t_test(a, b).pvalue
   else:
     a, b = _significance.check(a, "a"), _significance.check(b, "b")
@@ -156,13 +157,16 @@ class ComparisonTable:
 
   def latex(self) -> str:
     """The table as a LaTeX ``tabular``, which needs no packages."""
-    header, *lines = (
-      " & ".join(map(_latex, row)) + r" \\" for row in self._cells()
-    )
-    columns = "l" + "r" * (len(self._cells()[0]) - 1)
-    body = ["\\hline", header, "\\hline", *lines, "\\hline"]
+    header, *rows = self._cells()
+    lines = [" & ".join(map(_latex, header)) + r" \\"]
+    for name, *numbers in rows:
+      # A name that begins with [ or * would be an option of the last \\.
+      cells = ["{}" + _latex(name), *map(_latex_number, numbers)]
+      lines.append(" & ".join(cells) + r" \\")
+    columns = "l" + "r" * (len(header) - 1)
+    body = [r"\hline", lines[0], r"\hline", *lines[1:], r"\hline"]
     return "\n".join(
-      [f"\\begin{{tabular}}{{{columns}}}", *body, "\\end{tabular}", ""]
+      [rf"\begin{{tabular}}{{{columns}}}", *body, r"\end{tabular}", ""]
     )
 
   def csv(self) -> str:
@@ -175,7 +179,7 @@ class ComparisonTable:
     return out.getvalue()
 
   def to_dict(self) -> dict[str, dict[str, Any]]:
-    """The table as a dictionary of numbers for each metric, fit for JSON."""
+    """The table as a dictionary of Python's numbers for each metric."""
     return {
       name: {
         "mean_a": row.mean_a,
@@ -200,10 +204,12 @@ class ComparisonTable:
 
   def _cells(self) -> list[list[str]]:
     level = 100 * next(iter(self.rows.values())).level
-    header = ["", *self.names, "d", f"{level:g} % interval", "p", "p (Holm)"]
+    one_line = lambda text: " ".join(str(text).split())
+    names = map(one_line, self.names)
+    header = ["", *names, "d", f"{level:g} % interval", "p", "p (Holm)"]
     return [header] + [
       [
-        name,
+        one_line(name),
         _number(row.mean_a, row.std_a),
         _number(row.mean_b, row.std_b),
         f"{row.d:.2f}",
@@ -274,12 +280,17 @@ def _number(mean, std) -> str:
   """A mean with two digits of its standard deviation."""
   if std == 0:
     return f"{mean:.4g} ± 0"
-  digits = min(max(1 - math.floor(math.log10(std)), 0), 8)
+  digits = 1 - math.floor(math.log10(std))
+  if not -4 <= digits <= 8:
+    return f"{mean:.3g} ± {std:.2g}"
+  digits = max(digits, 0)
   return f"{mean:.{digits}f} ± {std:.{digits}f}"
 
 
 def _p(p) -> str:
-  return f"{p:.3f}" if p >= 0.001 or p == 0 else f"{p:.1e}"
+  if p == 0:
+    return "0"
+  return f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"
 
 
 def _latex(text: str) -> str:
@@ -290,7 +301,16 @@ def _latex(text: str) -> str:
     "⊥": r"$\perp$",
     "±": r"$\pm$",
     **{c: f"\\{c}" for c in "&%$#_{}"},
+    **{c: f"${c}$" for c in "<>|"},
   }
-  text = "".join(replacements.get(c, c) for c in text)
-  text = re.sub(r"(?<=\d)e-0?(\d+)", r"$\\times 10^{-\1}$", text)
-  return re.sub(r"(?<![\w{])-(?=\d|inf)", "$-$", text)
+  return "".join(replacements.get(c, c) for c in text)
+
+
+def _latex_number(text: str) -> str:
+  text = text.replace("±", r"$\pm$").replace("inf", r"$\infty$")
+  text = re.sub(
+    r"e([+-])0*(\d+)",
+    lambda m: rf"$\times 10^{{{m[1].strip('+')}{m[2]}}}$",
+    text,
+  )
+  return re.sub(r"(?<![{\w])-", "$-$", text)

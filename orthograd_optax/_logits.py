@@ -28,15 +28,21 @@ def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
   def decorate(function: Callable[P, R]) -> Callable[P, R]:
     jitted = jax.jit(function, static_argnames=static)
-    needs_labels = (
-      inspect.signature(function).parameters["labels"].default
-      is inspect.Parameter.empty
-    )
+    signature = inspect.signature(function)
+    labels_default = signature.parameters["labels"].default
+    needs_labels = labels_default is inspect.Parameter.empty
 
     @functools.wraps(function)
-    def wrapper(logits, labels=None, *args, **options):
-      logits, labels = check(logits, labels, needs_labels)
-      return jitted(logits, labels, *args, **options)
+    def wrapper(*args, **kwargs):
+      arguments = signature.bind(*args, **kwargs).arguments
+      for name in static:
+        if isinstance(arguments.get(name), jax.Array):
+          raise TypeError(
+            f"{name} is an array, but must be known when jax compiles: give a "
+            "Python number, and under jax.jit name it in static_argnames."
+          )
+      pair = arguments.pop("logits"), arguments.pop("labels", None)
+      return jitted(*check(*pair, needs_labels), **arguments)
 
     return wrapper  # pyright: ignore[reportReturnType]
 
@@ -63,7 +69,8 @@ def check(logits: Any, labels: Any, needs_labels: bool = True):
   if labels is None and not needs_labels:
     return logits, None
 
-  # NumPy's own types are checked before jax narrows them.
+  # Labels of NumPy are checked before jax narrows them, and narrow ones widened
+  # before they are compared with a number of classes that they can't hold.
   labels = labels if isinstance(labels, jax.Array) else np.asarray(labels)
   if not jnp.issubdtype(labels.dtype, jnp.integer):
     raise TypeError(
@@ -76,6 +83,8 @@ def check(logits: Any, labels: Any, needs_labels: bool = True):
       f"{logits.shape} it must be {(images,)}. If it is one-hot, use "
       "labels.argmax(-1)."
     )
+  if labels.dtype.itemsize < 4:
+    labels = labels.astype(np.int32)
   in_range = (labels >= 0) & (labels < classes)
   if not isinstance(in_range, Tracer) and not np.all(in_range):
     first = int(np.argmin(in_range))
@@ -84,7 +93,7 @@ def check(logits: Any, labels: Any, needs_labels: bool = True):
       f"run from 0 to {classes - 1}."
     )
   logits = jnp.where(jnp.asarray(in_range)[:, None], logits, jnp.nan)
-  return logits, jnp.asarray(labels)
+  return logits, jnp.asarray(labels).astype(jnp.int32)
 
 
 # One number for each image.

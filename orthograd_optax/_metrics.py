@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import erf, logsumexp
+import numpy as np
 
 from orthograd_optax import _bins, _logits
 
@@ -31,9 +32,9 @@ def accuracy(logits: Any, labels: Any, k: int = 1) -> jax.Array:
     >>> print(calibration.accuracy(logits, jnp.array([0, 1]), k=2))
     1.0
   """
-  if not 1 <= k <= logits.shape[1]:
+  if not isinstance(k, int | np.integer) or not 1 <= k <= logits.shape[1]:
     raise ValueError(
-      f"k is {k}, but must be from 1 to the number of classes, "
+      f"k is {k}, but must be a whole number from 1 to the number of classes, "
       f"{logits.shape[1]}."
     )
   confidence = _logits.confidence(logits)
@@ -95,8 +96,8 @@ def ece(
 
     \sum_b \frac{n_b}{n} \, |\mathrm{accuracy}_b - \mathrm{confidence}_b|
 
-  It grows with the number of bins, and is biased upwards by the noise in each
-  (see :func:`debiased_ece`): compare at the same number of bins and images.
+  The noise of each bin biases it upwards (see :func:`debiased_ece`), the more
+  so the more bins there are: compare at the same number of bins and images.
 
   Args:
     logits: array of shape (images, classes).
@@ -188,10 +189,13 @@ def classwise_ece(
   probabilities = jax.nn.softmax(logits)
   own = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
 
-  def one_class(probability, outcome):
+  def one_class(pair):
+    probability, outcome = pair
     return _bins.mean_gap(_bins.bins(probability, outcome, num_bins, binning))
 
-  return jnp.mean(jax.vmap(one_class, in_axes=1)(probabilities, own))
+  # Some classes at a time, for a thousand of them not to need gigabytes.
+  columns = probabilities.T, own.T
+  return jnp.mean(jax.lax.map(one_class, columns, batch_size=16))
 
 
 @_logits.checked("num_bins", "binning")
@@ -294,13 +298,11 @@ def smooth_ece(
   spectrum = _cosine_sums(residual, confidence, modes)
   k = jnp.arange(modes, dtype=logits.dtype)
 
-  def error(sigma):
+  def error(sigma, points=modes):
     # The reflected kernel multiplies mode k of a cosine series by its damping.
     damped = spectrum * jnp.exp(-((math.pi * k * sigma) ** 2) / 2)
-    smoothed = (
-      jnp.abs(jnp.fft.irfft(damped, 2 * modes))[: modes + 1] * 2 * modes
-    )
-    return (jnp.sum(smoothed) - (smoothed[0] + smoothed[-1]) / 2) / modes
+    smoothed = 2 * jnp.abs(jnp.fft.irfft(damped, 2 * points)[: points + 1])
+    return jnp.sum(smoothed) - (smoothed[0] + smoothed[-1]) / 2
 
   def halve(_, interval):
     low, high = interval
@@ -309,11 +311,11 @@ def smooth_ece(
     return jnp.where(above, middle, low), jnp.where(above, high, middle)
 
   if bandwidth is not None:
-    return error(bandwidth)
+    return error(bandwidth, 16 * modes)
   # The error falls with the bandwidth, so that there is one crossing.
   bounds = jnp.asarray(smallest, k.dtype), jnp.asarray(1.0, k.dtype)
   low, high = jax.lax.fori_loop(0, 30, halve, bounds)
-  return error((low + high) / 2)
+  return error((low + high) / 2, 16 * modes)
 
 
 @_logits.checked()
@@ -455,21 +457,22 @@ def aurc(logits: Any, labels: Any) -> jax.Array:
     Geifman et al, `Bias-Reduced Uncertainty Estimation for Deep Neural
     Classifiers <https://arxiv.org/abs/1805.08206>`_, 2019
   """
-  images, classes = logits.shape
-  largest = jnp.argmax(logits, axis=1)[:, None] == jnp.arange(classes)[None]
-  behind = logits - jnp.max(logits, axis=1)[:, None]
-  doubt = logsumexp(jnp.where(largest, -jnp.inf, behind), axis=1)
+  # The log of (1 − p) / p, p being the confidence.
+  ascending = jnp.sort(logits, axis=1)
+  doubt = logsumexp(ascending[:, :-1] - ascending[:, -1:], axis=1)
   order = jnp.argsort(doubt)
   doubt, wrong = doubt[order], (_logits.rank(logits, labels) > 0)[order]
   errors = jnp.concatenate([jnp.zeros(1, int), jnp.cumsum(wrong)])
+  errors = errors.astype(logits.dtype)
   # Images first to last, of equal doubt, share their errors evenly.
   first = jnp.searchsorted(doubt, doubt, side="left")
   last = jnp.searchsorted(doubt, doubt, side="right")
-  kept = jnp.arange(1, images + 1)
+  kept = jnp.arange(1, logits.shape[0] + 1)
   share = ((kept - first) / (last - first)).astype(logits.dtype)
   expected = errors[first] + share * (errors[last] - errors[first])
   risk = jnp.mean(expected / kept.astype(logits.dtype))
-  return jnp.where(jnp.any(jnp.isnan(logits)), jnp.nan, risk)
+  undefined = jnp.any(jnp.isnan(_logits.confidence(logits)))
+  return jnp.where(undefined, jnp.nan, risk)
 
 
 def evaluate(
@@ -502,7 +505,10 @@ def evaluate(
   References:
     Hedges, OrthoGrad Improves Neural Calibration, 2025
   """
-  return _bins.tally(logits, labels, num_bins).metrics()
+  metrics = _bins.tally(logits, labels, num_bins).metrics()
+  # With all logits at hand, this can be had to full precision.
+  metrics["confidence_correlation"] = confidence_correlation(logits, labels)
+  return metrics
 
 
 def _cosine_sums(weights, values, modes):

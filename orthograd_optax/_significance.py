@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 import math
 from typing import Any, NamedTuple
+import warnings
 
 import numpy as np
 from scipy import special, stats
@@ -74,22 +75,23 @@ def cohens_d_interval(
     The lower and the upper end.
 
   Examples:
-    The paper's logit variance, of 20 seeds:
+    The paper's max logit, of 20 seeds:
 
     >>> from orthograd_optax import stats
-    >>> low, high = stats.cohens_d_interval(2.0, 20, 20)
+    >>> low, high = stats.cohens_d_interval(1.52, 20, 20)
     >>> print(f"{low:.2f} to {high:.2f}")
-    1.24 to 2.76
+    0.82 to 2.22
 
   References:
     Hedges and Olkin, Statistical Methods for Meta-Analysis, 1985
   """
   for name, n in (("n_a", n_a), ("n_b", n_b)):
-    if n < 2:
+    if not n >= 2:
       raise ValueError(f"{name} is {n}, but a set needs at least two runs.")
   if math.isnan(d):
     raise ValueError("d is NaN.")
-  variance = (n_a + n_b) / (n_a * n_b) + d**2 / (2 * (n_a + n_b))
+  d, n_a, n_b = float(d), int(n_a), int(n_b)
+  variance = (n_a + n_b) / (n_a * n_b) + d * d / (2 * (n_a + n_b))
   return normal_interval(d, variance, level)
 
 
@@ -292,17 +294,25 @@ def bootstrap_interval(
   if all(np.ptp(x) == 0 for x in samples):
     value = float(statistic(*samples, axis=-1))
     return value, value
-  result = stats.bootstrap(
-    samples,
-    statistic,
-    paired=paired and len(samples) == 2,
-    confidence_level=level,
-    n_resamples=resamples,
-    method="BCa",
-    rng=np.random.default_rng(seed),
-  )
-  interval = result.confidence_interval
-  return float(interval.low), float(interval.high)
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+    warnings.simplefilter("ignore", RuntimeWarning)
+    result = stats.bootstrap(
+      samples,
+      statistic,
+      paired=paired and len(samples) == 2,
+      confidence_level=level,
+      n_resamples=resamples,
+      method="BCa",
+      rng=np.random.default_rng(seed),
+    )
+  low, high = map(float, result.confidence_interval)
+  if math.isnan(low) or math.isnan(high):
+    raise ValueError(
+      "The statistic stays the same whichever run is left out, so that BCa's "
+      "acceleration is undefined: take another statistic, or more runs."
+    )
+  return low, high
 
 
 def holm(p_values: Runs) -> np.ndarray:
@@ -370,12 +380,17 @@ def required_seeds(
     freedom, root = (n - 1, n) if paired else (2 * n - 2, n / 2)
     critical = special.stdtrit(freedom, (1 + level) / 2)
     # An effect found with the wrong sign is none.
-    missed = special.nctdtr(freedom, abs(d) * math.sqrt(root), critical)
-    return 1 - missed >= power
+    shift = min(abs(d), 1e6) * math.sqrt(root)
+    return 1 - special.nctdtr(freedom, shift, critical) >= power
 
   high = 2
   while not found(high):
     high *= 2
+    if high > 2**40:
+      raise ValueError(
+        f"d is {d}, power {power} and level {level}: that takes more than "
+        "10¹² runs."
+      )
   low = max(2, high // 2)
   while low < high:
     middle = (low + high) // 2
@@ -393,8 +408,9 @@ def check(runs, name) -> np.ndarray:
     raise ValueError(
       f"{name} has {values.size} run(s), but a comparison needs at least two."
     )
-  if not np.all(np.isfinite(values)):
-    first = int(np.argmin(np.isfinite(values)))
+  sane = np.abs(values) < 1e100  # neither NaN nor infinite
+  if not np.all(sane):
+    first = int(np.argmin(sane))
     raise ValueError(
       f"{name}[{first}] is {values[first]}: leave out the runs that diverged, "
       "and say so."

@@ -4,8 +4,8 @@ Every function takes one number for each run (a metric of each seed), as any
 sequence of at least two finite numbers, and computes in float64. Differences
 are the first less the second.
 
-Where the runs of a set are all equal, limits are meant: sets that are equal to
-each other have an effect of 0 and p = 1, others ±∞ and p = 0.
+Where the runs of each set are all equal, effect sizes and t-tests go to their
+limits: equal sets have an effect of 0 and p = 1, others of ±∞ and p = 0.
 """
 
 from orthograd_optax._comparison import Comparison as Comparison

@@ -109,6 +109,17 @@ def test_misleading_logits_have_the_highest_temperature():
   np.testing.assert_allclose(loss, np.log(10), rtol=1e-6)
 
 
+def test_temperature_with_impossible_classes():
+  logits, labels = overconfident()
+  masked = np.concatenate([logits, np.full((1000, 1), -np.inf)], axis=1)
+  expected = calibration.fit_temperature(logits, labels)
+  assert calibration.fit_temperature(masked, labels) == expected
+  for value, column in ((np.inf, 3), (-np.inf, labels[0])):
+    broken = logits.copy()
+    broken[0, column] = value
+    assert np.isnan(calibration.fit_temperature(broken, labels))
+
+
 def test_temperature_that_makes_no_difference():
   logits = jnp.arange(5.0)[:, None] + jnp.zeros((1, 3))
   assert calibration.fit_temperature(logits, jnp.array([0, 1, 2, 0, 1])) == 1
@@ -213,6 +224,21 @@ def test_isotonic_helps_on_other_images():
   after = calibration.ece(calibrate(logits[test]), labels[test])
   assert after < 0.25 * before
   assert np.isfinite(calibration.nll(calibrate(logits[test]), labels[test]))
+
+
+@pytest.mark.parametrize("fit", ["isotonic", "vector_scaling"])
+def test_calibrators_take_what_they_were_fitted_to(fit):
+  logits, labels = overconfident(classes=5)
+  calibrate = getattr(calibration, fit)(logits, labels)
+  half = jnp.asarray(logits, jnp.bfloat16)
+  expected = calibrate(half.astype(jnp.float32))
+  np.testing.assert_array_equal(calibrate(half), expected)
+  stacked = calibrate(logits.reshape(2, 500, 5))
+  # Steep steps magnify the rounding of a probability.
+  assert np.mean(np.abs(stacked[1] - calibrate(logits[500:]))) < 1e-4
+  for shape in ((10, 4), (10, 1), ()):
+    with pytest.raises(ValueError, match="fitted to 5 classes"):
+      calibrate(np.zeros(shape))
 
 
 def test_isotonic_refuses():

@@ -151,7 +151,9 @@ def test_wilcoxon_with_ties():
   statistic, p = stats.wilcoxon(a, b)
   # Differences 1, 1, 0, 2, −1, 0: of the ranks 2, 2, 4, 2, the positive ones.
   assert statistic == 8
-  assert 0.1 < p < 0.6
+  signs = itertools.product([0, 1], repeat=4)
+  sums = np.array([np.dot(s, [2, 2, 4, 2]) for s in signs])
+  assert p == pytest.approx(np.mean(abs(sums - 5) >= 3))
   assert stats.wilcoxon(b, a).pvalue == p
 
 
@@ -195,6 +197,7 @@ def test_required_seeds(d, wanted, paired):
 
 def test_required_seeds_of_extreme_effects():
   assert stats.required_seeds(1e6, 0.999) == 2
+  assert stats.required_seeds(1e200, 0.999) == 2
   # For small effects, that of the normal distribution.
   z = scipy.stats.norm.ppf([0.975, 0.8]).sum()
   expected = 2 * (z / 1e-4) ** 2
@@ -236,19 +239,37 @@ def test_bootstrap_covers_as_documented():
   assert 0.75 < np.mean(covered) < 0.87
 
 
-@pytest.mark.parametrize("r", [0.0, 0.6, 0.95])
+@pytest.mark.parametrize("n", [5, 20])
+@pytest.mark.parametrize("sd_a, sd_b", [(1.0, 1.0), (2.0, 0.5)])
+@pytest.mark.parametrize("r", [0.0, 0.9])
 @pytest.mark.parametrize("d", [0.0, 1.5])
-def test_paired_interval_covers(r, d):
-  """The interval of the pooled d in pairs of runs, at n = 20."""
+def test_paired_interval_covers(n, sd_a, sd_b, r, d):
   random = np.random.default_rng(0)
+  pooled = np.sqrt((sd_a**2 + sd_b**2) / 2)
   covered = []
-  for _ in range(1000):
-    shared, x, y = random.normal(size=(3, 20))
-    a = d + np.sqrt(r) * shared + np.sqrt(1 - r) * x
-    b = np.sqrt(r) * shared + np.sqrt(1 - r) * y
+  for _ in range(600):
+    shared, x, y = random.normal(size=(3, n))
+    a = d * pooled + sd_a * (np.sqrt(r) * shared + np.sqrt(1 - r) * x)
+    b = sd_b * (np.sqrt(r) * shared + np.sqrt(1 - r) * y)
     low, high = stats.compare(a, b, paired=True).interval
     covered.append(low < d < high)
-  assert 0.91 < np.mean(covered) < 0.98
+  assert 0.91 < np.mean(covered) < 0.99
+
+
+def test_paired_interval_by_the_bootstrap():
+  """Of the same pairs, where spreads differ and are nearly parallel."""
+  random = np.random.default_rng(0)
+  b = random.normal(size=200)
+  a = 3 * b + 0.5 * random.normal(size=200) + 1
+  low, high = stats.compare(a, b, paired=True).interval
+
+  def d(x, y, axis):
+    squares = (x.var(axis=axis, ddof=1) + y.var(axis=axis, ddof=1)) / 2
+    return (x.mean(axis=axis) - y.mean(axis=axis)) / np.sqrt(squares)
+
+  ends = stats.bootstrap_interval(a, b, d, paired=True)
+  np.testing.assert_allclose([low, high], ends, atol=0.03)
+  assert stats.compare([-5, 0, 5], [-1, 0, 1], paired=True).interval[1] > 1
 
 
 def test_compare():
@@ -310,8 +331,9 @@ def test_runs_that_make_no_sense(name):
     function([1.0, 2.0], [])
   with pytest.raises(ValueError, match=r"b\[1\] is nan.*diverged"):
     function([1.0, 2.0, 3.0], [1.0, float("nan"), 3.0])
-  with pytest.raises(ValueError, match=r"a\[0\] is inf"):
-    function([float("inf"), 2.0], [1.0, 3.0])
+  for value in (float("inf"), -1e300):
+    with pytest.raises(ValueError, match=re.escape(f"a[0] is {value}")):
+      function([value, 2.0], [1.0, 3.0])
   with pytest.raises(ValueError, match=r"a has shape \(2, 2\)"):
     function([[1.0, 2.0], [1.0, 2.0]], [1.0, 3.0])
 
@@ -399,6 +421,10 @@ def test_options_that_make_no_sense():
       stats.required_seeds(d, 0.8)
   with pytest.raises(ValueError, match="power is 1"):
     stats.required_seeds(0.5, 1)
+  with pytest.raises(ValueError, match="d is 1e-160.*10¹² runs"):
+    stats.required_seeds(1e-160, 0.8)
+  with pytest.raises(ValueError, match="whichever run is left out"):
+    stats.bootstrap_interval([1, 1, 1, 1, 5], statistic=np.median)
 
 
 def test_levels_nest():
@@ -448,7 +474,7 @@ def test_latex():
   text = table()[0].latex()
   assert text.startswith("\\begin{tabular}{lrrrrrr}\n\\hline\n")
   assert text.endswith("\\hline\n\\end{tabular}\n")
-  assert "top1 \\% & " in text and "loss\\_test & " in text
+  assert "{}top1 \\% & " in text and "{}loss\\_test & " in text
   assert "$\\perp$Grad" in text and "$\\pm$" in text
   body = [line for line in text.splitlines() if line.endswith("\\\\")]
   assert len(body) == 4
@@ -458,6 +484,10 @@ def test_latex():
   row = stats.compare_table(*far).latex().splitlines()[4]
   assert re.search(r" & \$-\$97.98 & \(\$-\$", row)
   assert re.search(r" & 9\.5\$\\times 10\^\{-12\}\$ ", row)
+  names = {"[x] 1e-3 <\n5": [1.0, 2.0]}, {"[x] 1e-3 <\n5": [3.0, 5.0]}
+  result = stats.compare_table(*names)
+  assert "{}[x] 1e-3 $<$ 5 & " in result.latex()
+  assert result.markdown().count("\n") == 3
 
 
 def test_csv_and_dict_keep_all_digits():
@@ -470,6 +500,21 @@ def test_csv_and_dict_keep_all_digits():
     assert float(record["d_low"]) == row.interval[0]
     assert int(record["n_a"]) == 8
   assert json.loads(json.dumps(result.to_dict())) == result.to_dict()
+
+
+@pytest.mark.parametrize(
+  "a, text",
+  [
+    ([1e-9, 3e-9], "2e-09 ± 1.4e-09"),
+    ([1e9, 3e9], "2e+09 ± 1.4e+09"),
+    ([0.5, 0.5], "0.5 ± 0"),
+    ([1.0, 3.0], "2.0 ± 1.4"),
+    ([1000.0, 3000.0], "2000 ± 1414"),
+  ],
+)
+def test_numbers_are_readable(a, text):
+  row = stats.compare(a, a)
+  assert row.text.startswith(f"{text} against {text}, d = 0.00")
 
 
 def test_tables_that_make_no_sense():
