@@ -5,12 +5,13 @@ returns a ``matplotlib.figure.Figure`` that no window or global state knows of;
 :func:`save` writes it. Colours are told apart by the colour-blind, and lines
 also by their style and markers, for print in grey.
 
-Where there are several seeds, lines and bars are means over them, and bands are
-one standard deviation on either side.
+Where there are several seeds, lines are means over them, and bands are one
+standard deviation of the seeds on either side.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import math
 import os
 import pathlib
 import tempfile
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 # Okabe and Ito, Color Universal Design, 2008.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
-_MARKERS = "osD^vP"
+_LINES = ("-", "--", "-.", ":")  # with these numbers of each, 60 combinations
+_MARKERS = "osD^v"
 _GREY = "0.35"
 _STYLE = {
   "font.size": 9,
@@ -42,7 +43,9 @@ _STYLE = {
   "grid.color": "0.88",
   "grid.linewidth": 0.6,
   "hatch.linewidth": 0.6,
-  "legend.frameon": False,
+  "legend.frameon": True,
+  "legend.framealpha": 0.85,
+  "legend.edgecolor": "none",
   "legend.fontsize": 8,
   "lines.linewidth": 1.5,
   "lines.markersize": 4.5,
@@ -65,9 +68,11 @@ def reliability_diagram(
     title: a title above all.
 
   Returns:
-    A figure with two axes for each: bars of accuracy, with hatched gaps to the
-    confidence, the ECE of the average diagram and, over seeds, a band; and
-    below it the share of images in each bin.
+    A figure with two axes for each: bars of accuracy, over the images of all
+    seeds, with hatched gaps to the confidence, a band over seeds (in which, as
+    in the bars, each seed has the weight of its images in that bin), and the
+    mean and standard deviation of the seeds' ECEs; and below it the share of
+    images in each bin.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -99,9 +104,13 @@ def reliability_diagram(
       axes[0, i].set_title(name)
     axes[0, 0].set_ylabel("accuracy")
     axes[1, 0].set_ylabel("images (%)")
-    handles, names = axes[0, 0].get_legend_handles_labels()
-    axes[0, 0].legend(handles, names, loc="upper left")
-    axes[1, 0].legend(loc="upper left")
+    handles = {}
+    for axis in axes.flat:
+      for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
+        handles.setdefault(name, handle)
+    figure.legend(
+      handles.values(), handles.keys(), loc="outside lower center", ncols=3
+    )
   return figure
 
 
@@ -111,8 +120,15 @@ def _draw_reliability(top, bottom, seeds, color):
     raise ValueError(
       f"count has shape {count.shape}, but must be (bins,) or (seeds, bins)."
     )
-  several = count.ndim == 2
-  mean = calibration.average_reliability(seeds) if several else seeds
+  if not count.any():
+    raise ValueError(
+      "The reliability is of no images: there is nothing to draw."
+    )
+  several = count.ndim == 2 and len(count) > 1
+  if count.ndim == 1:
+    seeds = jax.tree.map(lambda x: x[None], seeds)
+    count = count[None]
+  mean = calibration.average_reliability(seeds)
   width = 1 / count.shape[-1]
   full = np.asarray(mean.count) > 0
   centre = (np.arange(full.size) + 0.5)[full] * width
@@ -134,12 +150,15 @@ def _draw_reliability(top, bottom, seeds, color):
     hatch="////",
     label="gap to confidence",
   )
+  gaps = np.abs(np.asarray(seeds.accuracy) - np.asarray(seeds.confidence))
+  ece = np.sum(count * gaps, axis=1) / np.sum(count, axis=1)
+  text = f"ECE {ece.mean():.3f}"
   if several:
-    # Only of seeds that have images in the bin.
-    known = np.where(count > 0, np.asarray(seeds.accuracy), np.nan)[:, full]
-    spread = np.array(
-      [np.nanstd(c, ddof=c[~np.isnan(c)].size > 1) for c in known.T]
-    )
+    text += f" ± {ece.std(ddof=1):.3f}"
+    weight = (count / np.maximum(count.sum(axis=0), 1))[:, full]
+    squares = (np.asarray(seeds.accuracy)[:, full] - accuracy) ** 2
+    unbiased = len(count) / (len(count) - 1)
+    spread = np.sqrt(unbiased * np.sum(weight * squares, axis=0))
     top.bar(
       centre,
       2 * spread,
@@ -150,12 +169,11 @@ def _draw_reliability(top, bottom, seeds, color):
       linewidth=0,
       label=f"± 1 s.d. of {len(count)} seeds",
     )
-  ece = np.sum(share[full] * np.abs(accuracy - confidence))
   box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 2}
   top.text(
     0.96,
     0.05,
-    f"ECE {ece:.3f}",
+    text,
     ha="right",
     transform=top.transAxes,
     bbox=box,
@@ -165,8 +183,8 @@ def _draw_reliability(top, bottom, seeds, color):
 
   bottom.bar(centre, 100 * share[full], color=color, alpha=0.75, **bar)
   for value, line, name in (
-    (np.sum(share[full] * accuracy), "-", "accuracy"),
-    (np.sum(share[full] * confidence), "--", "mean confidence"),
+    (np.sum(share[full] * accuracy), "-", "accuracy, all bins"),
+    (np.sum(share[full] * confidence), "--", "confidence, all bins"),
   ):
     bottom.axvline(value, color="black", linestyle=line, label=name, lw=1)
   bottom.set_xlabel("confidence")
@@ -220,9 +238,12 @@ def severity_curves(
     for i, (name, array) in enumerate(arrays.items()):
       style = _draw_line(axis, i, x, array)
       axis.lines[-1].set_marker(style["marker"])
-      axis.plot([], [], **style, label=name + _of_seeds(array))
-    axis.set(xlabel="severity", ylabel=metric, xticks=x)
-    axis.legend()
+      seeds = f" ({len(array)} seeds, ± 1 s.d.)" if len(array) > 1 else ""
+      axis.plot([], [], **style, label=name + seeds)
+    axis.set(xlabel="severity", ylabel=metric)
+    if number <= 12:
+      axis.set_xticks(x)
+    _legend(axis)
   return figure
 
 
@@ -237,7 +258,7 @@ def forest_plot(
 
   Returns:
     A figure with one axis. Effects whose Holm-adjusted p is below 0.05 are
-    filled, others hollow.
+    filled, others hollow; infinite ones are arrows at the edge.
 
   Examples:
     >>> from orthograd_optax import plots, stats
@@ -251,17 +272,22 @@ def forest_plot(
     axis = figure.subplots()
     axis.axvline(0, color=_GREY, linewidth=1)
     for y, (name, row) in enumerate(rows):
-      clear = table.adjusted[name] < 0.05
-      axis.errorbar(
-        row.d,
-        y,
-        xerr=[[row.d - row.interval[0]], [row.interval[1] - row.d]],
-        color=_COLORS[0],
-        marker="o",
-        markerfacecolor=_COLORS[0] if clear else "white",
-        capsize=2.5,
-        linestyle="none",
-      )
+      face = _COLORS[0] if table.adjusted[name] < 0.05 else "white"
+      look = {"color": _COLORS[0], "markerfacecolor": face}
+      if math.isinf(row.d):
+        # Off the axis, at the edge that it lies beyond.
+        edge = axis.get_yaxis_transform()
+        side, marker = (0.99, ">") if row.d > 0 else (0.01, "<")
+        axis.plot(side, y, marker, transform=edge, **look)
+      else:
+        axis.errorbar(
+          row.d,
+          y,
+          xerr=[[row.d - row.interval[0]], [row.interval[1] - row.d]],
+          fmt="o",
+          capsize=2.5,
+          **look,
+        )
       text = f"{row.d:.2f} ({row.interval[0]:.2f}, {row.interval[1]:.2f})"
       axis.text(
         1.02,
@@ -303,7 +329,7 @@ def temperature_curve(
       several of these by name.
     labels: integer array of shape (images,).
     temperatures: by default 60 of them, from a quarter of the lowest of the
-      best to four times the highest.
+      best to four times the highest, as far as these are from 0.01 to 100.
     title: a title above all.
 
   Returns:
@@ -322,19 +348,25 @@ def temperature_curve(
   stacks = {k: jnp.asarray(v) for k, v in named.items()}
   stacks = {k: v[None] if v.ndim == 2 else v for k, v in stacks.items()}
   over_seeds = lambda f: jax.vmap(f, in_axes=(0, None))
+  for name, stack in stacks.items():
+    # Outside of vmap, where values can be looked at.
+    if not np.isfinite(calibration.nll(stack[0], labels)):
+      raise ValueError(f"The loss of {name or 'the logits'} is not finite.")
   labels = jnp.asarray(labels)
-  for stack in stacks.values():
-    calibration.nll(stack[0], labels)  # for its checks, which vmap can't do
   best = {
     name: np.asarray(over_seeds(calibration.fit_temperature)(stack, labels))
     for name, stack in stacks.items()
   }
   if temperatures is None:
-    ends = np.concatenate(list(best.values()))
+    ends = np.clip(np.concatenate(list(best.values())), 0.01, 100)
     temperatures = np.geomspace(ends.min() / 4, ends.max() * 4, 60).tolist()
   grid = np.asarray(temperatures, np.float32)
-  if grid.ndim != 1 or not np.all(grid > 0):
-    raise ValueError(f"temperatures are {grid}, but must be positive numbers.")
+  if (
+    grid.ndim != 1 or not grid.size or not np.all((grid > 0) & (grid < np.inf))
+  ):
+    raise ValueError(
+      f"temperatures are {temperatures}, but must be positive numbers."
+    )
 
   def losses(logits, labels):
     one = lambda t: calibration.nll(logits / t, labels)
@@ -346,20 +378,22 @@ def temperature_curve(
     for i, (name, stack) in enumerate(stacks.items()):
       y = np.asarray(over_seeds(losses)(stack, labels))
       style = _draw_line(axis, i, grid, y)
-      at_best = over_seeds(calibration.nll)
-      scaled = stack / best[name][:, None, None]
-      middle = float(np.mean(best[name]))
-      axis.plot(middle, np.mean(at_best(scaled, labels)), **style)
-      text = f"T = {middle:.2f}{_of_seeds(y)}"
+      middle = np.mean(best[name])
+      text = f"T = {middle:.3g}"
+      if len(stack) > 1:
+        text += f" ± {np.std(best[name], ddof=1):.2g} ({len(stack)} seeds)"
+      if grid.min() <= middle <= grid.max():
+        there = over_seeds(calibration.nll)(stack / middle, labels)
+        axis.plot(middle, np.mean(there), **style)
       axis.plot([], [], **style, label=f"{name}: {text}" if name else text)
     axis.set_xscale("log")
-    axis.xaxis.set_major_locator(
-      _matplotlib().ticker.LogLocator(subs=(1, 2, 5))
-    )
+    steps = (1, 2, 5) if grid.max() < 1000 * grid.min() else (1,)
+    ticker = _matplotlib().ticker
+    axis.xaxis.set_major_locator(ticker.LogLocator(subs=steps))
     axis.xaxis.set_major_formatter("{x:g}")
-    axis.xaxis.set_minor_locator(_matplotlib().ticker.NullLocator())
+    axis.xaxis.set_minor_locator(ticker.NullLocator())
     axis.set(xlabel="temperature", ylabel="loss")
-    axis.legend()
+    _legend(axis)
   return figure
 
 
@@ -419,8 +453,10 @@ def _draw_line(axis, i, x, seeds) -> dict[str, Any]:
   return {"color": color, "linestyle": line, "marker": marker}
 
 
-def _of_seeds(seeds) -> str:
-  return f" ({len(seeds)} seeds, ± 1 s.d.)" if len(seeds) > 1 else ""
+def _legend(axis):
+  """A legend of the lines without data, whatever their names begin with."""
+  handles = [line for line in axis.lines if not len(line.get_xdata())]
+  axis.legend(handles, [line.get_label() for line in handles])
 
 
 @contextlib.contextmanager

@@ -43,7 +43,10 @@ def texts(axis):
 
 
 def labelled(axis):
-  return axis.get_legend_handles_labels()[1]
+  legend = axis.get_legend()
+  if legend is None:
+    return axis.get_legend_handles_labels()[1]
+  return [text.get_text() for text in legend.get_texts()]
 
 
 def test_reliability_of_one_seed():
@@ -63,6 +66,7 @@ def test_reliability_of_one_seed():
   error = calibration.ece(logits[0], labels)
   assert texts(top) == [f"ECE {error:.3f}"]
   assert labelled(top) == ["accuracy", "gap to confidence"]
+  assert len(top.figure.legends) == 1
   means = [line.get_xdata()[0] for line in bottom.lines]
   expected = [
     calibration.accuracy(logits[0], labels),
@@ -84,12 +88,23 @@ def test_reliability_of_seeds_has_a_band():
     np.testing.assert_allclose(height, mean.accuracy[full])
     _, low, height = bars(top, "± 1 s.d. of 3 seeds")
     np.testing.assert_allclose(low + height / 2, mean.accuracy[full], rtol=1e-6)
+    # Of each image its seed's accuracy in the bin, times √(seeds / (seeds − 1)).
     for b, band in zip(full, height, strict=True):
-      known = np.asarray(seeds.accuracy[:, b])[
-        np.asarray(seeds.count[:, b]) > 0
-      ]
-      expected = known.std(ddof=1) if known.size > 1 else 0
-      np.testing.assert_allclose(band, 2 * expected, rtol=1e-5, atol=1e-7)
+      of_images = np.repeat(seeds.accuracy[:, b], seeds.count[:, b])
+      expected = 2 * np.sqrt(3 / 2) * np.std(of_images)
+      np.testing.assert_allclose(band, expected, rtol=1e-4, atol=1e-6)
+    logits, labels = networks()
+    errors = np.array([calibration.ece(z, labels) for z in logits])
+    expected = f"ECE {errors.mean():.3f} ± {errors.std(ddof=1):.3f}"
+    assert texts(top) == [expected]
+  (legend,) = figure.legends
+  assert [t.get_text() for t in legend.get_texts()] == [
+    "accuracy",
+    "gap to confidence",
+    "± 1 s.d. of 3 seeds",
+    "accuracy, all bins",
+    "confidence, all bins",
+  ]
 
 
 def test_severity_curves():
@@ -125,6 +140,18 @@ def test_severity_curve_of_one_seed():
   assert labelled(axis) == ["SGD"]
 
 
+def test_many_curves_differ():
+  values = {f"_{i}": [0.1 * i, 0.2 * i] for i in range(20)}
+  (axis,) = plots.severity_curves(values, metric="loss").axes
+  drawn = [line for line in axis.lines if len(line.get_xdata())]
+  looks = {
+    (line.get_color(), line.get_linestyle(), line.get_marker())
+    for line in drawn
+  }
+  assert len(looks) == 20
+  assert labelled(axis) == list(values)
+
+
 def test_forest_plot():
   random = np.random.default_rng(0)
   a = {"loss": random.normal(size=9), "ece": random.normal(size=9)}
@@ -154,6 +181,10 @@ def test_forest_plot_without_spread():
   (axis,) = plots.forest_plot(stats.compare_table(a, b)).axes
   assert texts(axis)[0] == "inf (inf, inf)"
   assert np.all(np.isfinite(axis.get_xlim()))
+  assert len(axis.containers) == 1
+  assert [
+    line.get_xdata()[0] for line in axis.lines if line.get_marker() == ">"
+  ] == [0.99]
 
 
 def test_temperature_curve():
@@ -174,15 +205,15 @@ def test_temperature_curve():
   minima = [line for line in axis.lines if len(line.get_xdata()) == 1]
   np.testing.assert_allclose(minima[0].get_xdata(), np.mean(best), rtol=1e-6)
   np.testing.assert_allclose(minima[1].get_xdata(), best[0], rtol=1e-6)
-  lowest = np.mean(
-    [
-      calibration.nll(z / np.float32(t), labels)
-      for z, t in zip(logits, best, strict=True)
-    ]
-  )
-  np.testing.assert_allclose(minima[0].get_ydata(), lowest, rtol=1e-5)
-  assert labelled(axis)[1] == f"one: T = {best[0]:.2f}"
-  assert labelled(axis)[0].endswith(" (3 seeds, ± 1 s.d.)")
+  # On the curve that is drawn, that of the mean.
+  there = [
+    calibration.nll(z / np.float32(np.mean(best)), labels) for z in logits
+  ]
+  np.testing.assert_allclose(minima[0].get_ydata(), np.mean(there), rtol=1e-5)
+  assert labelled(axis) == [
+    f"SGD: T = {np.mean(best):.3g} ± {np.std(best, ddof=1):.2g} (3 seeds)",
+    f"one: T = {best[0]:.3g}",
+  ]
 
 
 def test_temperature_curve_spans_the_minimum():
@@ -193,6 +224,19 @@ def test_temperature_curve_spans_the_minimum():
   assert 10 < lowest < 50
   best = float(calibration.fit_temperature(logits[0], labels))
   assert abs(np.log(curve.get_xdata()[lowest] / best)) < 0.05
+
+
+@pytest.mark.parametrize("pick", [np.argmax, np.argmin])
+def test_temperature_curve_without_a_minimum(pick):
+  logits, _ = networks()
+  labels = pick(logits[0], axis=1)
+  figure = plots.temperature_curve(logits[0], labels)
+  (axis,) = figure.axes
+  curve = next(line for line in axis.lines if len(line.get_xdata()) == 60)
+  assert 0.001 < min(curve.get_xdata()) < max(curve.get_xdata()) < 1000
+  assert labelled(axis) == ["T = 1e-08" if pick is np.argmax else "T = 1e+08"]
+  figure.draw_without_rendering()
+  assert len([t for t in axis.get_xticklabels() if t.get_text()]) >= 2
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
@@ -269,7 +313,15 @@ def test_input_that_makes_no_sense():
     plots.severity_curves({"a": [1.0, 2.0]}, metric="x", severities=[1, 2, 3])
   with pytest.raises(ValueError, match="no logits"):
     plots.temperature_curve({}, labels)
-  with pytest.raises(ValueError, match="positive"):
-    plots.temperature_curve(logits, labels, temperatures=[0.0, 1.0])
+  for temperatures in ([0.0, 1.0], [], [np.inf], [np.nan]):
+    with pytest.raises(ValueError, match="positive"):
+      plots.temperature_curve(logits, labels, temperatures=temperatures)
+  with pytest.raises(ValueError, match="The loss of SGD is not finite"):
+    plots.temperature_curve({"SGD": np.nan * logits}, labels)
+  with pytest.raises(ValueError, match="no images"):
+    zero = jax.tree.map(
+      jnp.zeros_like, calibration.reliability(logits[0], labels)
+    )
+    plots.reliability_diagram(zero)
   with pytest.raises(ValueError, match=r"labels\[0\] is 9"):
     plots.temperature_curve(logits, jnp.full(400, 9))
