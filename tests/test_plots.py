@@ -88,7 +88,7 @@ def test_reliability_of_seeds_has_a_band():
     np.testing.assert_allclose(height, mean.accuracy[full])
     _, low, height = bars(top, "± 1 s.d. of 3 seeds")
     np.testing.assert_allclose(low + height / 2, mean.accuracy[full], rtol=1e-6)
-    # Of each image its seed's accuracy in the bin, times √(seeds / (seeds − 1)).
+    # Over images, of their seed's accuracy in the bin, with Bessel's factor.
     for b, band in zip(full, height, strict=True):
       of_images = np.repeat(seeds.accuracy[:, b], seeds.count[:, b])
       expected = 2 * np.sqrt(3 / 2) * np.std(of_images)
