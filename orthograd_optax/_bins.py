@@ -245,6 +245,8 @@ def tally(
         f"of booleans, in the shape of the labels, {np.shape(labels)}."
       )
     labels = labels * where.astype(jnp.int32)
+    logits, labels = _logits.check(logits, labels)
+    logits = jnp.where(where[:, None], logits, 0)
   return _tally(logits, labels, num_bins, where)
 
 
@@ -300,8 +302,7 @@ def mean_gap(reliability: Reliability) -> jax.Array:
 
 
 def _check_bins(num_bins):
-  whole = isinstance(num_bins, int | np.integer)
-  if not whole or isinstance(num_bins, bool) or num_bins < 1:
+  if not isinstance(num_bins, int | np.integer) or num_bins < 1:
     raise ValueError(f"num_bins is {num_bins}, but must be a whole number > 0.")
 
 

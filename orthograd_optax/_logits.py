@@ -22,12 +22,26 @@ def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
   Returns:
     A decorator. What it makes gets checked arrays: real floating logits of at
-    least float32, and, if the function needs labels, integer ones; where a
-    label is out of range and could not be looked at, that row of logits is NaN.
+    least float32, and, if the function needs labels, int32 ones; where a label
+    is out of range and could not be looked at, that row of logits is NaN.
+    Where a row of logits has no softmax, floating results become NaN.
   """
 
   def decorate(function: Callable[P, R]) -> Callable[P, R]:
-    jitted = jax.jit(function, static_argnames=static)
+    body: Any = function
+
+    def guarded(logits, labels, **options):
+      # Not left to arithmetic: on some CPUs XLA's exp and max lose NaNs.
+      nothing = jnp.all(logits == -jnp.inf, axis=1)
+      undefined = jnp.any(nothing | jnp.any(~(logits < jnp.inf), axis=1))
+
+      def guard(x):
+        floating = jnp.issubdtype(x.dtype, jnp.floating)
+        return jnp.where(undefined, jnp.nan, x) if floating else x
+
+      return jax.tree.map(guard, body(logits, labels, **options))
+
+    jitted = jax.jit(guarded, static_argnames=static)
     signature = inspect.signature(function)
     labels_default = signature.parameters["labels"].default
     needs_labels = labels_default is inspect.Parameter.empty
@@ -99,14 +113,8 @@ def check(logits: Any, labels: Any, needs_labels: bool = True):
 # One number for each image.
 
 
-def maximum(x, axis):
-  """The maximum, and NaN where there is one, which XLA loses on some CPUs."""
-  nan = jnp.any(jnp.isnan(x), axis=axis)
-  return jnp.where(nan, jnp.nan, jnp.max(x, axis=axis))
-
-
 def confidence(logits):
-  return maximum(jax.nn.softmax(logits), axis=1)
+  return jnp.max(jax.nn.softmax(logits), axis=1)
 
 
 def rank(logits, labels):
@@ -133,7 +141,7 @@ def entropy(logits):
 
 
 def max_logit(logits):
-  return maximum(jnp.abs(logits), axis=1)
+  return jnp.max(jnp.abs(logits), axis=1)
 
 
 def logit_variance(logits):

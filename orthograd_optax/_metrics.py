@@ -37,9 +37,7 @@ def accuracy(logits: Any, labels: Any, k: int = 1) -> jax.Array:
       f"k is {k}, but must be a whole number from 1 to the number of classes, "
       f"{logits.shape[1]}."
     )
-  confidence = _logits.confidence(logits)
-  correct = (_logits.rank(logits, labels) < k).astype(logits.dtype)
-  return jnp.mean(jnp.where(jnp.isnan(confidence), jnp.nan, correct))
+  return jnp.mean((_logits.rank(logits, labels) < k).astype(logits.dtype))
 
 
 @_logits.checked()
@@ -152,7 +150,7 @@ def mce(
   """
   bins = _bins.by_confidence(logits, labels, num_bins, binning)
   # Empty bins have a gap of zero.
-  return _logits.maximum(jnp.abs(bins.accuracy - bins.confidence), axis=0)
+  return jnp.max(jnp.abs(bins.accuracy - bins.confidence))
 
 
 @_logits.checked("num_bins", "binning")
@@ -470,9 +468,7 @@ def aurc(logits: Any, labels: Any) -> jax.Array:
   kept = jnp.arange(1, logits.shape[0] + 1)
   share = ((kept - first) / (last - first)).astype(logits.dtype)
   expected = errors[first] + share * (errors[last] - errors[first])
-  risk = jnp.mean(expected / kept.astype(logits.dtype))
-  undefined = jnp.any(jnp.isnan(_logits.confidence(logits)))
-  return jnp.where(undefined, jnp.nan, risk)
+  return jnp.mean(expected / kept.astype(logits.dtype))
 
 
 def evaluate(

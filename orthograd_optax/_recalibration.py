@@ -80,8 +80,7 @@ def fit_temperature(logits: Any, labels: Any) -> jax.Array:
   # A bound that was never left is the answer.
   temperature = jnp.where(hot == _HOTTEST, hot, cold)
   temperature = jnp.where(jnp.all(lead == 0), 1, temperature)
-  undefined = jnp.any(jnp.isnan(lead) | (lead == jnp.inf))
-  return jnp.where(undefined, jnp.nan, temperature)
+  return jnp.where(jnp.any(own == -jnp.inf), jnp.nan, temperature)
 
 
 @jax.tree_util.register_dataclass

@@ -8,9 +8,9 @@ many seeds on the same images, that is
 
 The *confidence* of a prediction is its largest softmax probability, and it is
 *correct* if that is the label's. Among equal logits the first class counts as
-the largest, as for ``argmax``. A NaN in the logits makes every metric NaN.
-Labels out of range are an error; under ``jit`` and ``vmap``, where values can't
-be looked at, they make the metric NaN.
+the largest, as for ``argmax``. Logits without a softmax (NaN, +∞, or −∞ in all
+classes) make every metric NaN. Labels out of range are an error; under ``jit``
+and ``vmap``, where values can't be looked at, they make it NaN, too.
 """
 
 from orthograd_optax._bins import Reliability as Reliability

@@ -1,7 +1,16 @@
-"""⊥Grad in float64 NumPy, written from the definition in the paper."""
+"""⊥Grad in float64 NumPy, from its definition, and jax of any version."""
+
+import importlib
+from typing import Any
 
 import jax
 import numpy as np
+
+shard_map: Any = (
+  jax
+  if hasattr(jax, "shard_map")
+  else importlib.import_module("jax.experimental.shard_map")  # jax 0.6.0
+).shard_map
 
 
 def project(w, g, *, strength=1.0, renormalize=True, eps=1e-30):

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reference
 from scipy import optimize, special
 from sklearn.isotonic import IsotonicRegression
 
 from orthograd_optax import calibration
-from tests import reference
 
 
 def overconfident(seed=0, images=1000, classes=10, scale=4.0, temperature=2.5):

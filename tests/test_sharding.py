@@ -1,6 +1,5 @@
 """Sharded parameters: the same numbers, nothing gathered, nothing retraced."""
 
-import importlib
 import logging
 import math
 import os
@@ -25,9 +24,7 @@ from orthograd_optax import orthograd, orthograd_sgd
 
 OLD = not hasattr(jax, "shard_map")  # jax 0.6.0
 set_mesh: Any = getattr(jax, "set_mesh", getattr(jax.sharding, "use_mesh", 0))
-shard_map: Any = (
-  importlib.import_module("jax.experimental.shard_map") if OLD else jax
-).shard_map
+shard_map = reference.shard_map
 
 # Axis 0 may be a batch axis, and axis 1 goes over the eight devices.
 SHAPES = {
