@@ -31,6 +31,10 @@ def data_verify(args: argparse.Namespace) -> None:
     )
 
 
+def data_frost(args: argparse.Namespace) -> None:
+  data.prepare_frost(args.cache)
+
+
 def data_export_tfds(args: argparse.Namespace) -> None:
   from experiments import export
 
@@ -72,6 +76,7 @@ def make_parser() -> argparse.ArgumentParser:
   )
   add("status", data_status, "list the cache's files")
   add("verify", data_verify, "check every file's SHA-256 digest")
+  add("frost", data_frost, "get the textures that CIFAR-10-C's frost needs")
   export = add(
     "export-tfds",
     data_export_tfds,

@@ -1,0 +1,129 @@
+"""Water and mud on a lens, with OpenCV's steps for 32 × 32 images in JAX."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+SIZE = 32
+
+
+def water(layer):
+  """How much water there is, from a layer of its density, from 0 to 1.
+
+  Args:
+    layer: array (n, 32, 32), from 0 to 255, in whole numbers.
+
+  Returns:
+    An array of that shape, of which the largest in each image is 1.
+  """
+  distance = distance_transform(canny(layer, 50, 150))
+  x = jnp.floor(box(jnp.minimum(distance, 20.0)) + 1e-3)
+  x = equalize(x)
+  kernel = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
+  x = jnp.clip(correlate(x, kernel), 0, 255)
+  x = layer * jnp.floor(box(x) + 0.5)
+  return x / jnp.max(x, axis=(1, 2), keepdims=True)
+
+
+def correlate(x, kernel):
+  """A 3 × 3 filter, with the border mirrored about its outermost pixels."""
+  padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1)), mode="reflect")
+  return sum(
+    float(kernel[i, j]) * padded[:, i : i + SIZE, j : j + SIZE]
+    for i in range(3)
+    for j in range(3)
+  )
+
+
+def box(x):
+  return correlate(x, np.full((3, 3), 1 / 9))
+
+
+def canny(x, low, high):
+  """Canny's edges, with the gradient's sum of absolute values for its size."""
+  padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1)), mode="edge")
+
+  def sobel(kernel):
+    return sum(
+      float(kernel[i, j]) * padded[:, i : i + SIZE, j : j + SIZE]
+      for i in range(3)
+      for j in range(3)
+      if kernel[i, j]
+    )
+
+  across = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]])
+  dx, dy = sobel(across), sobel(across.T)
+  size = jnp.abs(dx) + jnp.abs(dy)
+  around = jnp.pad(size, ((0, 0), (1, 1), (1, 1)))
+  at = lambda i, j: around[:, 1 + i : 1 + i + SIZE, 1 + j : 1 + j + SIZE]
+  flat = jnp.abs(dy) < np.tan(np.pi / 8) * jnp.abs(dx)
+  steep = jnp.abs(dy) > np.tan(3 * np.pi / 8) * jnp.abs(dx)
+  falling = dx * dy < 0
+  # An edge is as large as both neighbours across it; of two that are equal, the
+  # later one counts along an axis.
+  first = jnp.where(
+    flat,
+    at(0, -1),
+    jnp.where(steep, at(-1, 0), jnp.where(falling, at(-1, 1), at(-1, -1))),
+  )
+  second = jnp.where(
+    flat,
+    at(0, 1),
+    jnp.where(steep, at(1, 0), jnp.where(falling, at(1, -1), at(1, 1))),
+  )
+  axial = flat | steep
+  ridge = (size > first) & jnp.where(axial, size >= second, size > second)
+  weak = ridge & (size > low)
+
+  def grow(state):
+    edges, _ = state
+    wide = jax.lax.reduce_window(
+      edges, False, jnp.logical_or, (1, 3, 3), (1, 1, 1), "SAME"
+    )
+    grown = wide & weak
+    return grown | edges, jnp.any(grown & ~edges)
+
+  start = weak & (size > high), jnp.array(True)
+  edges, _ = jax.lax.while_loop(lambda state: state[1], grow, start)
+  return edges
+
+
+def distance_transform(edges):
+  """OpenCV's distance to the nearest edge, by steps of a 5 × 5 mask."""
+  steps = {}
+  for i in range(-2, 3):
+    for j in range(-2, 3):
+      reach = {abs(i), abs(j)}
+      cost = {(0, 1): 1.0, (1,): 1.4, (1, 2): 2.1969}.get(tuple(sorted(reach)))
+      if cost:
+        steps[i, j] = cost
+  far = 1000.0
+
+  def relax(_, distance):
+    padded = jnp.pad(distance, ((0, 0), (2, 2), (2, 2)), constant_values=far)
+    for (i, j), cost in steps.items():
+      moved = padded[:, 2 + i : 2 + i + SIZE, 2 + j : 2 + j + SIZE]
+      distance = jnp.minimum(distance, moved + cost)
+    return distance
+
+  # Whatever is further than 20 counts as 20.
+  start = jnp.where(edges, 0.0, far)
+  return jax.lax.fori_loop(0, 11, relax, start)
+
+
+def equalize(x):
+  """OpenCV's equalized histogram of 256 grey levels."""
+  n = len(x)
+  levels = x.reshape(n, -1).astype(jnp.int32)
+  ones = jnp.ones_like(levels)
+  count = functools.partial(jax.ops.segment_sum, num_segments=256)
+  histogram = jax.vmap(count)(ones, levels)
+  total = SIZE * SIZE
+  lowest = jnp.argmax(histogram > 0, axis=1)
+  at_lowest = jnp.take_along_axis(histogram, lowest[:, None], axis=1)
+  below = jnp.cumsum(histogram, axis=1) - at_lowest
+  table = jnp.round(255.0 * below / jnp.maximum(total - at_lowest, 1))
+  table = jnp.where(at_lowest == total, lowest[:, None].astype(x.dtype), table)
+  return jnp.take_along_axis(table, levels, axis=1).reshape(x.shape)

@@ -1,0 +1,197 @@
+"""CIFAR-10-C against images that the published procedure made."""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import corruptions, data, spatter
+
+REFERENCE = pathlib.Path(__file__).parents[2] / "shared/cifar10c_reference.npz"
+DETERMINISTIC = (
+  "brightness",
+  "contrast",
+  "defocus_blur",
+  "gaussian_blur",
+  "jpeg",
+  "pixelate",
+  "saturate",
+  "zoom_blur",
+)
+ALL = corruptions.CORRUPTIONS + corruptions.EXTRA_CORRUPTIONS
+RANDOM = tuple(name for name in ALL if name not in DETERMINISTIC)
+
+
+@pytest.fixture(scope="module")
+def published():
+  if not REFERENCE.is_file():
+    pytest.skip("the images of the published procedure are not here")
+  with np.load(REFERENCE) as arrays:
+    return dict(arrays)
+
+
+@pytest.fixture(autouse=True)
+def frost(request, monkeypatch):
+  """Clouds in place of frost, where its textures are not in the cache."""
+  random = np.random.default_rng(0)
+  textures = [
+    random.integers(0, 256, (60, n, 3), np.uint8) for n in range(90, 95)
+  ]
+  if "published" not in request.fixturenames:
+    monkeypatch.setattr(data, "load_frost", lambda: textures)
+  corruptions.frost_textures.cache_clear()
+  yield
+  corruptions.frost_textures.cache_clear()
+
+
+def test_names():
+  assert len(corruptions.CORRUPTIONS) == 15
+  assert len(set(ALL)) == 19
+  assert set(corruptions.PARAMETERS) == set(ALL)
+
+
+@pytest.mark.parametrize("severity", range(1, 6))
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_deterministic_ones_agree(published, name, severity):
+  actual = corruptions.corrupt(
+    published["clean"], name, severity, jax.random.key(0)
+  )
+  expected = published[name][severity - 1].astype(int)
+  difference = np.abs(np.asarray(actual).astype(int) - expected)
+  assert np.mean(difference <= 1) >= 0.99
+  assert difference.max() <= 3
+
+
+def change(images, clean):
+  """Mean, mean absolute and r.m.s. change, and its correlations."""
+  x = images.astype(float) - clean
+  correlation = lambda a, b: np.corrcoef(a.ravel(), b.ravel())[0, 1]
+  return [
+    x.mean(),
+    np.abs(x).mean(),
+    np.sqrt(np.mean(x**2)),
+    correlation(x[:, :, 1:], x[:, :, :-1]),
+    correlation(x[:, 1:], x[:, :-1]),
+    correlation(x[..., 0], x[..., 1]),
+  ]
+
+
+@pytest.mark.parametrize("severity", [1, 3, 5])
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_ones_agree_in_distribution(published, name, severity):
+  """The published draw is one that ours could be."""
+  clean = published["clean"]
+  if name == "frost":
+    try:
+      data.load_frost()
+    except data.DataError:
+      pytest.skip("the textures of frost are not in the cache")
+  draws = np.array(
+    [
+      change(
+        np.asarray(
+          corruptions.corrupt(clean, name, severity, jax.random.key(i))
+        ),
+        clean,
+      )
+      for i in range(16)
+    ]
+  )
+  expected = change(published[name][severity - 1], clean)
+  # Of one draw against 16, in their standard deviations.
+  z = (expected - draws.mean(axis=0)) / draws.std(axis=0, ddof=1)
+  assert np.all(np.abs(z / np.sqrt(1 + 1 / 16)) < 4.1), z
+
+
+def test_motion_blur_is_imagemagicks(published):
+  """At the angle that fits, each image agrees to one grey level."""
+  clean = jnp.asarray(published["clean"], jnp.float32)
+  parameters = corruptions.PARAMETERS["motion_blur"]
+  expected = published["motion_blur"][4].astype(float)
+  blur = jax.jit(lambda a: corruptions._motion(clean, a, *parameters[4]))
+  worst = np.full(32, np.inf)
+  for angle in np.arange(-45, 45, 0.5):
+    actual = np.asarray(blur(jnp.full(32, angle)))
+    worst = np.minimum(worst, np.abs(actual - expected).max(axis=(1, 2, 3)))
+  assert np.mean(worst <= 1) > 0.9
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_keys(name):
+  images = data.load_sample().test_images[:6]
+  for severity in (1, 5):
+    first, again, other = (
+      np.asarray(corruptions.corrupt(images, name, severity, jax.random.key(i)))
+      for i in (0, 0, 1)
+    )
+    assert first.dtype == np.uint8 and first.shape == images.shape
+    np.testing.assert_array_equal(first, again)
+    assert np.array_equal(first, other) == (name in DETERMINISTIC)
+    assert not np.array_equal(first, images)
+
+
+def test_each_image_has_its_own_draw():
+  images = np.repeat(data.load_sample().test_images[:1], 4, axis=0)
+  for name in RANDOM:
+    out = np.asarray(corruptions.corrupt(images, name, 5, jax.random.key(0)))
+    assert len({image.tobytes() for image in out}) == 4, name
+
+
+def test_other_names():
+  images = data.load_sample().test_images[:2]
+  for name, same in corruptions.ALIASES.items():
+    key = jax.random.key(3)
+    np.testing.assert_array_equal(
+      corruptions.corrupt(images, name, 2, key),
+      corruptions.corrupt(images, same, 2, key),
+    )
+
+
+def test_input_that_makes_no_sense():
+  images, key = data.load_sample().test_images[:2], jax.random.key(0)
+  with pytest.raises(ValueError, match="'rain'.*gaussian_noise.*saturate"):
+    corruptions.corrupt(images, "rain", 1, key)
+  for severity in (0, 6, 1.5, "1"):
+    with pytest.raises(ValueError, match="severity is .*1, 2, 3, 4 or 5"):
+      corruptions.corrupt(images, "fog", severity, key)
+  for wrong in (images[0], images.astype(float), images[:, :16], [[1]]):
+    with pytest.raises(ValueError, match=r"uint8 of shape \(n, 32, 32, 3\)"):
+      corruptions.corrupt(wrong, "fog", 1, key)
+
+
+def layers(n=200):
+  random = np.random.default_rng(0)
+  noise = 0.65 + 0.3 * random.normal(size=(n, 32, 32))
+  smooth = np.asarray(corruptions.dot(corruptions.gaussian_matrix(1.0), noise))
+  return np.floor(np.where(smooth < 0.69, 0, smooth) * 255) % 256
+
+
+def test_steps_of_spatter_are_opencvs():
+  cv2 = pytest.importorskip("cv2")
+  x = layers()
+  edges = np.asarray(spatter.canny(jnp.asarray(x), 50, 150))
+  distances = np.asarray(spatter.distance_transform(jnp.asarray(edges)))
+  grey = np.floor(np.minimum(distances, 20) * 12)
+  equal = np.asarray(spatter.equalize(jnp.asarray(grey)))
+  for i in range(len(x)):
+    expected = cv2.Canny(x[i].astype(np.uint8), 50, 150) > 0
+    np.testing.assert_array_equal(edges[i], expected)
+    mask = np.where(edges[i], 0, 255).astype(np.uint8)
+    expected = cv2.distanceTransform(mask, cv2.DIST_L2, 5)
+    np.testing.assert_allclose(distances[i], expected, atol=1e-3)
+    expected = cv2.equalizeHist(grey[i].astype(np.uint8))
+    np.testing.assert_allclose(equal[i], expected, atol=1)
+
+
+def test_frost_without_textures(monkeypatch, tmp_path):
+  monkeypatch.undo()
+  with pytest.raises(data.DataError, match="frost.npz.*missing.*data frost"):
+    data.load_frost(tmp_path)
+  (tmp_path / "frost.npz").write_bytes(b"hello")
+  with pytest.raises(data.DataError, match="damaged.*data frost"):
+    data.load_frost(tmp_path)
+  np.savez(tmp_path / "frost.npz", frost1=np.zeros((3, 3)))
+  with pytest.raises(data.DataError, match="other textures.*data frost"):
+    data.load_frost(tmp_path)
