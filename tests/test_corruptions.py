@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from experiments import corruptions, data, spatter
 
@@ -116,6 +117,27 @@ def test_motion_blur_is_imagemagicks(published):
     actual = np.asarray(blur(jnp.full(32, angle)))
     worst = np.minimum(worst, np.abs(actual - expected).max(axis=(1, 2, 3)))
   assert np.mean(worst <= 1) > 0.9
+
+
+@pytest.mark.parametrize("c", corruptions.PARAMETERS["shot_noise"])
+def test_photons_have_poissons_distribution(c):
+  for level in (1, 100, 255):
+    x = jnp.full((20, 32, 32, 3), float(level))
+    noisy = corruptions.shot_noise(jax.random.key(level), x, c)
+    photons = np.round(np.asarray(noisy) * c / 255).ravel()
+    rate = level * c / 255
+    support = np.arange(photons.max() + 1)
+    expected = photons.size * stats.poisson.pmf(support, rate)
+    observed = np.bincount(photons.astype(int))
+    common = expected > 10
+    observed = np.append(observed[common], observed[~common].sum())
+    rest = photons.size - expected[common].sum()
+    expected = np.append(expected[common], max(rest, 1e-9))
+    if rest < 5:
+      observed, expected = observed[:-1], expected[:-1]
+      expected *= observed.sum() / expected.sum()
+    if len(expected) > 1:
+      assert stats.chisquare(observed, expected).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("name", ALL)
