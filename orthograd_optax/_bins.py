@@ -191,7 +191,9 @@ class Tally:
     covariance = jnp.sum(within + count * c * y, axis=-1)
     deviations = jnp.sqrt(variance * images * correct * (1 - correct))
     correlation = jnp.where(
-      variance > noise, jnp.clip(covariance / deviations, -1, 1), jnp.nan
+      (variance > noise) & (deviations > 0),
+      jnp.clip(covariance / deviations, -1, 1),
+      jnp.nan,
     )
 
     # Of dictionaries, the one whose order survives jit and vmap.

@@ -737,7 +737,10 @@ def test_impossible_classes():
 def test_undefined_correlation_is_nan():
   correlation = calibration.confidence_correlation
   logits = jnp.array([[1.0, 0.0], [3.0, 0.0]])
-  assert np.isnan(correlation(logits, jnp.array([0, 0])))
+  for labels in (jnp.array([0, 0]), jnp.array([1, 1])):  # all right, all wrong
+    assert np.isnan(correlation(logits, labels))
+    stream = calibration.tally(logits, labels).metrics()
+    assert np.isnan(stream["confidence_correlation"])
   equal = jnp.full((7, 2), 0.3).at[:, 0].set(0.1)
   assert np.isnan(correlation(equal, jnp.arange(7) % 2))
 
