@@ -12,7 +12,7 @@ def data_fetch(args: argparse.Namespace) -> None:
 
 
 def data_status(args: argparse.Namespace) -> None:
-  folder = args.cache or data.cache_folder()
+  folder = data.cache_folder(args.cache)
   print(folder)
   for name in data.FILES:
     path = folder / name
@@ -21,7 +21,7 @@ def data_status(args: argparse.Namespace) -> None:
 
 
 def data_verify(args: argparse.Namespace) -> None:
-  folder = args.cache or data.cache_folder()
+  folder = data.cache_folder(args.cache)
   problems = {name: data.problem(folder / name) for name in data.FILES}
   for name, what in problems.items():
     print(f"{folder / name}: {what or 'intact'}")

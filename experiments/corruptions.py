@@ -47,14 +47,14 @@ CORRUPTIONS = (
 )
 EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 SIZE = 32
+einsum = functools.partial(jnp.einsum, precision="highest")
 
 
 def dot(matrix, images):
   """A matrix applied to the rows and to the columns of images."""
   matrix = jnp.asarray(matrix, jnp.float32)
-  product = functools.partial(jnp.einsum, precision="highest")
-  images = product("ij,njk...->nik...", matrix, images)
-  return product("ij,nkj...->nki...", matrix, images)
+  images = einsum("ij,njk...->nik...", matrix, images)
+  return einsum("ij,nkj...->nki...", matrix, images)
 
 
 def color(*channels: float) -> jax.Array:
@@ -89,7 +89,8 @@ def gaussian_noise(key, x, c):
 
 def shot_noise(key, x, c):
   # There are 256 rates only. Each photon count is found by bisection in its
-  # rate's table, which is 20 times as fast as jax.random.poisson on a CPU.
+  # rate's table: 10,000 images take 1.6 s on two cores of a Neoverse-N1, and 31
+  # s with jax.random.poisson.
   table = jnp.asarray(poisson_table(c))
   level, u = x.astype(int), jax.random.uniform(key, x.shape)
   photons = jnp.zeros_like(level)
@@ -352,9 +353,7 @@ def elastic(key, x, c):
     jnp.arange(SIZE), jnp.arange(SIZE), indexing="ij"
   )
   grid = jnp.stack([columns, rows, jnp.ones_like(rows)], axis=2)
-  source = jnp.einsum(
-    "ijk,nkl->nijl", grid.astype(x.dtype), back, precision="highest"
-  )
+  source = einsum("ijk,nkl->nijl", grid.astype(x.dtype), back)
   source = jnp.round(source * 32) / 32  # OpenCV's resolution
   x = _bilinear(x, source[..., 1], source[..., 0], _reflect_101)
 
@@ -415,9 +414,8 @@ def pixelate(key, x, c):
   for inputs, outputs in ((SIZE, small), (small, SIZE)):
     matrix = jnp.asarray(box_matrix(inputs, outputs), x.dtype)
     # Pillow rounds after each direction.
-    product = functools.partial(jnp.einsum, precision="highest")
-    x = jnp.round(product("ij,nkjc->nkic", matrix, x) + 1e-4)
-    x = jnp.round(product("ij,njkc->nikc", matrix, x) + 1e-4)
+    x = jnp.round(einsum("ij,nkjc->nkic", matrix, x) + 1e-4)
+    x = jnp.round(einsum("ij,njkc->nikc", matrix, x) + 1e-4)
   return x
 
 

@@ -66,8 +66,6 @@ SAMPLE_FILES = {
     "1c353578c87ea8789f1e85a2c23319fd0f0c76989dd0b9848c68b38db3a7e035"
   ),
 }
-
-
 FROST_PACKAGE = "imagecorruptions==1.1.2"
 FROST_FILE = "frost.npz"
 FROST_DIGEST = (
@@ -95,9 +93,9 @@ class Cifar10(NamedTuple):
   test_labels: np.ndarray
 
 
-def cache_folder() -> pathlib.Path:
-  """Where the data are kept on this machine."""
-  if folder := os.environ.get("ORTHOGRAD_DATA"):
+def cache_folder(folder: str | os.PathLike | None = None) -> pathlib.Path:
+  """Where the data are kept on this machine, unless a folder is given."""
+  if folder := folder or os.environ.get("ORTHOGRAD_DATA"):
     return pathlib.Path(folder).expanduser()
   home = pathlib.Path.home()
   if sys.platform == "win32":
@@ -121,7 +119,7 @@ def load_cifar10(folder: str | os.PathLike | None = None) -> Cifar10:
   Raises:
     DataError: if a file is missing or is not the one it should be.
   """
-  folder = pathlib.Path(folder) if folder else cache_folder()
+  folder = cache_folder(folder)
   arrays = {name: decode(_intact(folder / name)) for name in FILES}
   test_images, test_labels = arrays.pop(TEST_FILE)
   images, labels = zip(*arrays.values(), strict=True)
@@ -172,28 +170,32 @@ def load_frost(folder: str | os.PathLike | None = None) -> list[np.ndarray]:
   Raises:
     DataError: if they are not in the cache.
   """
-  folder = pathlib.Path(folder) if folder else cache_folder()
+  folder = cache_folder(folder)
   path = folder / FROST_FILE
   try:
-    with np.load(path, allow_pickle=False) as arrays:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
       textures = [arrays[name] for name in sorted(arrays.files)]
   except FileNotFoundError as error:
     raise DataError(
       f"{path}, the textures of frost, is missing. Run `python -m experiments "
       "data frost`, which takes them from the package imagecorruptions."
     ) from error
-  except (OSError, ValueError) as error:
+  except (OSError, ValueError, zipfile.BadZipFile) as error:
     raise DataError(
       f"{path} is damaged ({error}): `python -m experiments data frost` makes "
       "it anew."
     ) from error
-  digest = hashlib.sha256(b"".join(t.tobytes() for t in textures)).hexdigest()
-  if digest != FROST_DIGEST:
+  if not _is_frost(textures):
     raise DataError(
-      f"{path} has other textures than those expected, with the SHA-256 digest "
-      f"{digest}: `python -m experiments data frost` makes it anew."
+      f"{path} has other textures than those expected: `python -m experiments "
+      "data frost` makes it anew."
     )
   return textures
+
+
+def _is_frost(textures: list[np.ndarray]) -> bool:
+  content = b"".join(texture.tobytes() for texture in textures)
+  return hashlib.sha256(content).hexdigest() == FROST_DIGEST
 
 
 def prepare_frost(
@@ -214,7 +216,7 @@ def prepare_frost(
   """
   from PIL import Image
 
-  folder = pathlib.Path(folder) if folder else cache_folder()
+  folder = cache_folder(folder)
   folder.mkdir(parents=True, exist_ok=True)
   path = folder / FROST_FILE
   textures = {}
@@ -226,9 +228,13 @@ def prepare_frost(
     rows, columns = (np.arange(round(n / 5)) * 5 + 2 for n in image.shape[:2])
     image = image[np.minimum(rows, len(image) - 1)]
     textures[name] = image[:, np.minimum(columns, image.shape[1] - 1)]
+  if not _is_frost(list(textures.values())):
+    raise DataError(
+      f"That imagecorruptions has other textures than {FROST_PACKAGE}: "
+      "uninstall it, for the right one to be downloaded."
+    )
   with replacing(path) as temporary, temporary.open("wb") as file:
     np.savez_compressed(file, **textures)
-  load_frost(folder)
   say(f"Wrote {path}.")
   return path
 
@@ -379,6 +385,23 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path, say) -> Iterator[None]:
+  """Keeps other processes from filling the same folder."""
+  import filelock
+
+  lock = filelock.FileLock(folder / ".lock")
+  try:
+    lock.acquire(timeout=0)
+  except filelock.Timeout:
+    say(f"Waiting for another process that fills {folder} …")
+    lock.acquire()
+  try:
+    yield
+  finally:
+    lock.release()
+
+
 def fetch(
   source: str = "auto",
   folder: str | os.PathLike | None = None,
@@ -397,17 +420,12 @@ def fetch(
   Raises:
     DataError: if no source has the data; what is there already stays.
   """
-  from filelock import FileLock
-
   from experiments import sources
 
-  folder = pathlib.Path(folder) if folder else cache_folder()
+  folder = cache_folder(folder)
   try:
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock")
-    if lock.is_locked:
-      say(f"Waiting for another process that fills {folder} …")
-    with lock:
+    with _locked(folder, say):
       for leftover in folder.glob(".*.part"):
         leftover.unlink()
       wanted = [name for name in FILES if problem(folder / name)]

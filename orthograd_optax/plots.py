@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from orthograd_optax import calibration, stats
+from orthograd_optax import _bins, calibration, stats
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
@@ -150,8 +150,7 @@ def _draw_reliability(top, bottom, seeds, color):
     hatch="////",
     label="gap to confidence",
   )
-  gaps = np.abs(np.asarray(seeds.accuracy) - np.asarray(seeds.confidence))
-  ece = np.sum(count * gaps, axis=1) / np.sum(count, axis=1)
+  ece = np.asarray(_bins.mean_gap(seeds))
   text = f"ECE {ece.mean():.3f}"
   if several:
     text += f" ± {ece.std(ddof=1):.3f}"

@@ -215,5 +215,10 @@ def test_frost_without_textures(monkeypatch, tmp_path):
   with pytest.raises(data.DataError, match="damaged.*data frost"):
     data.load_frost(tmp_path)
   np.savez(tmp_path / "frost.npz", frost1=np.zeros((3, 3)))
+  whole = (tmp_path / "frost.npz").read_bytes()
+  (tmp_path / "frost.npz").write_bytes(whole[:-30])
+  with pytest.raises(data.DataError, match="damaged.*data frost"):
+    data.load_frost(tmp_path)
+  (tmp_path / "frost.npz").write_bytes(whole)
   with pytest.raises(data.DataError, match="other textures.*data frost"):
     data.load_frost(tmp_path)

@@ -18,6 +18,7 @@ import tarfile
 import threading
 from typing import Any
 
+import filelock
 import numpy as np
 import PIL.Image
 import pytest
@@ -441,6 +442,24 @@ def test_two_processes_at_once(small, cache, tmp_path):
   for worker in workers:
     worker.join()
     assert worker.exitcode == 0
+  assert_cached(cache, small)
+
+
+def test_waiting_is_said(small, cache, tmp_path):
+  path = binary_archive(tmp_path / "archive.tar.gz", small)
+  cache.mkdir()
+  waiting, said = threading.Event(), []
+
+  def say(text):
+    said.append(text)
+    waiting.set()
+
+  with filelock.FileLock(cache / ".lock"):
+    thread = threading.Thread(target=data.fetch, args=(str(path), cache, say))
+    thread.start()
+    assert waiting.wait(60)
+  thread.join()
+  assert "Waiting for another process" in said[0]
   assert_cached(cache, small)
 
 
