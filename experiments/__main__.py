@@ -1,6 +1,7 @@
 """The command line of the experiments: `python -m experiments --help`."""
 
 import argparse
+import os
 import pathlib
 import sys
 
@@ -8,11 +9,11 @@ from experiments import data
 
 
 def data_fetch(args: argparse.Namespace) -> None:
-  data.fetch(args.source, args.cache)
+  data.fetch(args.source)
 
 
 def data_status(args: argparse.Namespace) -> None:
-  folder = data.cache_folder(args.cache)
+  folder = data.cache_folder()
   print(folder)
   for name in data.FILES:
     path = folder / name
@@ -21,7 +22,7 @@ def data_status(args: argparse.Namespace) -> None:
 
 
 def data_verify(args: argparse.Namespace) -> None:
-  folder = data.cache_folder(args.cache)
+  folder = data.cache_folder()
   problems = {name: data.problem(folder / name) for name in data.FILES}
   for name, what in problems.items():
     print(f"{folder / name}: {what or 'intact'}")
@@ -32,13 +33,36 @@ def data_verify(args: argparse.Namespace) -> None:
 
 
 def data_frost(args: argparse.Namespace) -> None:
-  data.prepare_frost(args.cache)
+  data.prepare_frost()
+
+
+def data_published(args: argparse.Namespace) -> None:
+  from experiments import published
+
+  problems = published.verify(args.folder)
+  for name, what in problems.items():
+    print(f"{name:15} {what or 'as it should be'}")
+  if any(problems.values()):
+    raise data.DataError(f"{args.folder} is not the published CIFAR-10-C.")
+
+
+def data_sheet(args: argparse.Namespace) -> None:
+  from experiments import sheet
+
+  images = data.load_sample().test_images
+  if not 0 <= args.image < len(images):
+    raise data.DataError(
+      f"--image is {args.image}, but must be from 0 to {len(images) - 1}, the "
+      "number of one of the sample's test images."
+    )
+  sheet.draw(images[args.image], args.output, args.seed)
+  print(f"Wrote {args.output}.")
 
 
 def data_export_tfds(args: argparse.Namespace) -> None:
   from experiments import export
 
-  export.export_tfds(args.data_dir, data.load_cifar10(args.cache))
+  export.export_tfds(args.data_dir, data.load_cifar10())
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -49,7 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
   topics = parser.add_subparsers(required=True, metavar="TOPIC")
   topic = topics.add_parser(
     "data",
-    help="CIFAR-10: fetch, check and export it",
+    help="CIFAR-10 and CIFAR-10-C: fetch, check, export and look at them",
     description=data.__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
@@ -77,6 +101,27 @@ def make_parser() -> argparse.ArgumentParser:
   add("status", data_status, "list the cache's files")
   add("verify", data_verify, "check every file's SHA-256 digest")
   add("frost", data_frost, "get the textures that CIFAR-10-C's frost needs")
+  published = add(
+    "published", data_published, "check a copy of the published CIFAR-10-C"
+  )
+  published.add_argument(
+    "folder",
+    type=pathlib.Path,
+    help="with its .npy files, or TFDS's with cifar10_corrupted",
+  )
+  sheet = add(
+    "sheet", data_sheet, "draw one image through all of CIFAR-10-C, as a PNG"
+  )
+  sheet.add_argument(
+    "--image", type=int, default=19, help="of the sample's test images (19)"
+  )
+  sheet.add_argument("--seed", type=int, default=0, help="of the noise (0)")
+  sheet.add_argument(
+    "--output",
+    type=pathlib.Path,
+    default="cifar10c.png",
+    help="the picture to write (cifar10c.png)",
+  )
   export = add(
     "export-tfds",
     data_export_tfds,
@@ -90,9 +135,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main() -> None:
   args = make_parser().parse_args()
+  if args.cache:
+    os.environ["ORTHOGRAD_DATA"] = str(args.cache)
   try:
     args.run(args)
-  except data.DataError as error:
+  except (data.DataError, OSError) as error:
     sys.exit(f"Error: {error}")
 
 

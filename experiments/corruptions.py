@@ -150,7 +150,7 @@ def defocus_blur(key, x, c):
 def glass_blur(key, x, c):
   sigma, _, iterations = c
   blur = gaussian_matrix(sigma)
-  x = jnp.floor(dot(blur, x) + 1e-3)
+  x = jnp.floor(dot(blur, x))
   inside = np.arange(SIZE) >= 2
   inside = (inside[:, None] & inside[None])[None, ..., None]
   for k in jax.random.split(key, iterations):
@@ -273,27 +273,25 @@ def spatter(key, x, c):
 
 
 def frost(key, x, c):
-  own, ice = c
-  textures, heights, widths = frost_textures()
+  own, ice, (textures, heights, widths) = c
   which, rows, columns = jax.random.split(key, 3)
   index = jax.random.randint(which, x.shape[:1], 0, len(heights))
   # From 0 up to, but without, the last place that would fit.
   place = lambda key, size: jax.random.randint(
-    key, x.shape[:1], 0, jnp.asarray(size)[index] - SIZE
+    key, x.shape[:1], 0, size[index] - SIZE
   )
   crop = lambda i, row, column: jax.lax.dynamic_slice(
-    jnp.asarray(textures), (i, row, column, 0), (1, SIZE, SIZE, 3)
+    textures, (i, row, column, 0), (1, SIZE, SIZE, 3)
   )[0]
   crops = jax.vmap(crop)(index, place(rows, heights), place(columns, widths))
   return own * x + ice * crops.astype(x.dtype) + 1e-3
 
 
 @functools.cache
-def frost_textures() -> tuple[np.ndarray, tuple[int, ...], tuple[int, ...]]:
+def frost_textures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Five textures of frost, each on a canvas, with their heights and widths."""
   images = data.load_frost()
-  heights = tuple(len(image) for image in images)
-  widths = tuple(image.shape[1] for image in images)
+  heights, widths = np.array([image.shape[:2] for image in images]).T
   canvas = np.zeros((len(images), max(heights), max(widths), 3), np.uint8)
   for i, image in enumerate(images):
     canvas[i, : heights[i], : widths[i]] = image
@@ -489,11 +487,35 @@ FUNCTIONS: dict[str, Callable] = {
 }
 
 
+# Whose severities are one program, compiled once.
+SAME_PROGRAM = (
+  "brightness",
+  "contrast",
+  "fog",
+  "frost",
+  "gaussian_noise",
+  "impulse_noise",
+  "saturate",
+  "speckle_noise",
+)
 ALIASES = {
   "elastic_transform": "elastic",
   "frosted_glass_blur": "glass_blur",
   "jpeg_compression": "jpeg",
 }
+
+
+def check(name: str, severity: int) -> str:
+  """Our name of a corruption, if there is one of that name and severity."""
+  name = ALIASES.get(name, name)
+  if name not in PARAMETERS:
+    raise ValueError(
+      f"name is {name!r}, but must be one of "
+      f"{', '.join(CORRUPTIONS + EXTRA_CORRUPTIONS)}."
+    )
+  if severity not in (1, 2, 3, 4, 5):
+    raise ValueError(f"severity is {severity!r}, but must be 1, 2, 3, 4 or 5.")
+  return name
 
 
 def corrupt(images: Any, name: str, severity: int, key: jax.Array) -> jax.Array:
@@ -518,31 +540,29 @@ def corrupt(images: Any, name: str, severity: int, key: jax.Array) -> jax.Array:
     >>> print(foggy.shape, foggy.dtype)
     (8, 32, 32, 3) uint8
   """
-  name = ALIASES.get(name, name)
-  if name not in PARAMETERS:
-    raise ValueError(
-      f"name is {name!r}, but must be one of "
-      f"{', '.join(CORRUPTIONS + EXTRA_CORRUPTIONS)}."
-    )
-  if severity not in (1, 2, 3, 4, 5):
-    raise ValueError(f"severity is {severity!r}, but must be 1, 2, 3, 4 or 5.")
+  name = check(name, severity)
   shape, dtype = np.shape(images), getattr(images, "dtype", None)
   if len(shape) != 4 or shape[1:] != (SIZE, SIZE, 3) or dtype != np.uint8:
     raise ValueError(
       f"images has shape {shape} and dtype {dtype}, but must be uint8 of shape "
       "(n, 32, 32, 3)."
     )
+  c = PARAMETERS[name][severity - 1]
   if name == "jpeg":
-    quality = PARAMETERS[name][severity - 1]
-    return jnp.asarray(jpeg(np.asarray(images), quality))
-  return _corrupt(key, jnp.asarray(images), name, int(severity))
+    return jnp.asarray(jpeg(np.asarray(images), c))
+  if name == "frost":
+    c = (*c, frost_textures())
+  compiled = _any_numbers if name in SAME_PROGRAM else _these_numbers
+  return compiled(key, jnp.asarray(images), c, name)
 
 
-@functools.partial(jax.jit, static_argnames=("name", "severity"))
-def _corrupt(key, images, name, severity):
-  x = images.astype(jnp.float32)
-  x = FUNCTIONS[name](key, x, PARAMETERS[name][severity - 1])
+def _corrupt(key, images, c, name):
+  x = FUNCTIONS[name](key, images.astype(jnp.float32), c)
   return jnp.clip(x, 0, 255).astype(jnp.uint8)
+
+
+_any_numbers = jax.jit(_corrupt, static_argnames="name")
+_these_numbers = jax.jit(_corrupt, static_argnames=("name", "c"))
 
 
 def jpeg(images: np.ndarray, quality: int) -> np.ndarray:

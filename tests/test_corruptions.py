@@ -1,14 +1,16 @@
 """CIFAR-10-C against images that the published procedure made."""
 
+import io
 import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import PIL.Image
 import pytest
-from scipy import stats
+from scipy import ndimage, stats
 
-from experiments import corruptions, data, spatter
+from experiments import corruptions, data, sheet, spatter
 
 REFERENCE = pathlib.Path(__file__).parents[2] / "shared/cifar10c_reference.npz"
 DETERMINISTIC = (
@@ -183,28 +185,61 @@ def test_input_that_makes_no_sense():
       corruptions.corrupt(wrong, "fog", 1, key)
 
 
-def layers(n=200):
+def layers(parameters, n=200):
+  loc, scale, sigma, threshold, *_ = parameters
   random = np.random.default_rng(0)
-  noise = 0.65 + 0.3 * random.normal(size=(n, 32, 32))
-  smooth = np.asarray(corruptions.dot(corruptions.gaussian_matrix(1.0), noise))
-  return np.floor(np.where(smooth < 0.69, 0, smooth) * 255) % 256
+  noise = loc + scale * random.normal(size=(n, 32, 32))
+  smooth = corruptions.dot(corruptions.gaussian_matrix(sigma), noise)
+  smooth = np.asarray(smooth)
+  return np.floor(np.where(smooth < threshold, 0, smooth) * 255) % 256
 
 
-def test_steps_of_spatter_are_opencvs():
+@pytest.mark.parametrize("parameters", corruptions.PARAMETERS["spatter"][:3])
+def test_water_is_opencvs(parameters):
   cv2 = pytest.importorskip("cv2")
-  x = layers()
-  edges = np.asarray(spatter.canny(jnp.asarray(x), 50, 150))
-  distances = np.asarray(spatter.distance_transform(jnp.asarray(edges)))
-  grey = np.floor(np.minimum(distances, 20) * 12)
-  equal = np.asarray(spatter.equalize(jnp.asarray(grey)))
-  for i in range(len(x)):
-    expected = cv2.Canny(x[i].astype(np.uint8), 50, 150) > 0
-    np.testing.assert_array_equal(edges[i], expected)
-    mask = np.where(edges[i], 0, 255).astype(np.uint8)
-    expected = cv2.distanceTransform(mask, cv2.DIST_L2, 5)
-    np.testing.assert_allclose(distances[i], expected, atol=1e-3)
-    expected = cv2.equalizeHist(grey[i].astype(np.uint8))
-    np.testing.assert_allclose(equal[i], expected, atol=1)
+  x = layers(parameters)
+  water = np.asarray(spatter.water(jnp.asarray(x)))
+  for layer, actual in zip(x.astype(np.uint8), water, strict=True):
+    free = 255 - cv2.Canny(layer, 50, 150)
+    distance = np.minimum(cv2.distanceTransform(free, cv2.DIST_L2, 5), 20)
+    relief = cv2.equalizeHist(cv2.blur(distance, (3, 3)).astype(np.uint8))
+    slope = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
+    relief = cv2.blur(cv2.filter2D(relief, cv2.CV_8U, slope), (3, 3))
+    expected = layer.astype(float) * relief
+    np.testing.assert_allclose(actual, expected / expected.max(), atol=1e-6)
+
+
+def test_steps_of_water_are_opencvs():
+  cv2 = pytest.importorskip("cv2")
+  x = layers((0.62, 0.3, 0.7, 0.9))
+  few = np.random.default_rng(1).random(x.shape) < 1e-3  # and far apart
+  for edges in (np.asarray(spatter.canny(jnp.asarray(x), 50, 150)), few):
+    distances = np.asarray(spatter.distance_transform(jnp.asarray(edges)))
+    for layer, edge, distance in zip(x, edges, distances, strict=True):
+      if edges is not few:
+        expected = cv2.Canny(layer.astype(np.uint8), 50, 150) > 0
+        np.testing.assert_array_equal(edge, expected)
+      mask = np.where(edge, 0, 255).astype(np.uint8)
+      expected = np.minimum(cv2.distanceTransform(mask, cv2.DIST_L2, 5), 20)
+      actual = np.minimum(distance / spatter.UNIT, 20)
+      np.testing.assert_allclose(actual, expected, atol=1e-6)
+
+
+def test_glass_blur_is_cut_off_as_often():
+  """Before pixels move, blurred levels are cut off, by rounding or by rule."""
+  images = data.load_sample().test_images
+  blurred = ndimage.gaussian_filter(
+    images / 255, (0, 0.25, 0.25, 0), mode="nearest"
+  )
+  expected = np.floor(blurred * 255)
+  parameters = (0.25, 1, 0)  # no pixel moves
+  x = jnp.asarray(images, jnp.float32)
+  identity = corruptions.gaussian_matrix(0.25)
+  actual = corruptions.glass_blur(jax.random.key(0), x, parameters)
+  again = corruptions.dot(identity, jnp.asarray(expected, jnp.float32))
+  difference = np.asarray(actual - again)
+  assert np.mean(np.abs(difference) > 0.5) < 0.02
+  assert abs(difference.mean()) < 0.005
 
 
 def test_frost_without_textures(monkeypatch, tmp_path):
@@ -222,3 +257,38 @@ def test_frost_without_textures(monkeypatch, tmp_path):
   (tmp_path / "frost.npz").write_bytes(whole)
   with pytest.raises(data.DataError, match="other textures.*data frost"):
     data.load_frost(tmp_path)
+
+
+def test_frost_with_other_textures(monkeypatch, tmp_path):
+  """They are refused, and what was there stays."""
+  png = io.BytesIO()
+  PIL.Image.new("RGB", (50, 40)).save(png, "PNG")
+  files = {f"frost{i}.png": png.getvalue() for i in range(1, 6)}
+  monkeypatch.setattr(data, "_frost_files", lambda say: files)
+  (tmp_path / "frost.npz").write_bytes(b"as before")
+  with pytest.raises(data.DataError, match="other textures than imagecorrupt"):
+    data.prepare_frost(tmp_path)
+  assert [p.name for p in tmp_path.iterdir()] == ["frost.npz"]
+  assert (tmp_path / "frost.npz").read_bytes() == b"as before"
+
+
+def test_sheet(monkeypatch, tmp_path):
+  """A column for the image itself and for each severity."""
+  monkeypatch.setattr(corruptions, "corrupt", lambda x, _, i, key: x ^ i)
+  image = data.load_sample().test_images[19]
+  path = tmp_path / "new" / "sheet.png"
+  sheet.draw(image, path)
+  with PIL.Image.open(path) as picture:
+    pixels = np.asarray(picture.convert("RGB"))
+  cell = 32 * sheet.SCALE + sheet.GAP
+  for row in range(19):
+    top = sheet.TOP + row * cell
+    tiles = [
+      pixels[top : top + cell - sheet.GAP, left : left + cell - sheet.GAP]
+      for left in range(sheet.LEFT, pixels.shape[1], cell)
+    ]
+    for i, tile in enumerate(tiles):
+      assert i < 6
+      np.testing.assert_array_equal(
+        tile[:: sheet.SCALE, :: sheet.SCALE], image ^ np.uint8(i)
+      )
