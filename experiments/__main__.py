@@ -65,12 +65,166 @@ def data_export_tfds(args: argparse.Namespace) -> None:
   export.export_tfds(args.data_dir, data.load_cifar10())
 
 
+def run(args: argparse.Namespace) -> None:
+  from experiments import config, runner
+
+  _prepare_devices(args)
+  study = config.load_study(args.study).override(args.set or [])
+  folder = args.output or pathlib.Path("runs") / args.study
+  runner.run_study(study, folder, _options(args))
+
+
+def resume(args: argparse.Namespace) -> None:
+  from experiments import runner
+
+  _prepare_devices(args)
+  study = runner.load_settings(args.folder)
+  runner.run_study(study, args.folder, _options(args))
+
+
+def plan(args: argparse.Namespace) -> None:
+  from experiments import config, planning
+
+  study = config.load_study(args.study).override(args.set or [])
+  folder = args.output or pathlib.Path("runs") / args.study
+  print(planning.plan(study, folder, _options(args)))
+
+
+def list_studies(args: argparse.Namespace) -> None:
+  from experiments import config
+
+  del args
+  for name, (study, text) in sorted(config.studies().items()):
+    print(f"{name:16} {len(study.runs):3} runs  {text.strip().splitlines()[0]}")
+
+
+def show(args: argparse.Namespace) -> None:
+  from experiments import planning
+
+  print(planning.show(args.folder))
+
+
+def _prepare_devices(args: argparse.Namespace) -> None:
+  if args.deterministic:
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true"
+  if args.distributed:
+    import jax
+
+    jax.distributed.initialize()
+
+
+def _options(args: argparse.Namespace):
+  from experiments import runner
+
+  return runner.Options(
+    method=args.method,
+    batch_devices=args.batch_devices,
+    group_size=args.group_size,
+    checkpoint_every=args.checkpoint_every,
+    save_logits=args.logits,
+    corrupted=args.corrupted and str(args.corrupted),
+  )
+
+
+def _add_studies(topics) -> None:
+  def add(name, function, text):
+    parser = topics.add_parser(name, help=text, description=text)
+    parser.set_defaults(run=function, cache=None)
+    return parser
+
+  def add_options(parser):
+    parser.add_argument(
+      "--method",
+      default="auto",
+      choices=["auto", "grouped", "mixed", "patches", "sequential", "unrolled"],
+      help="how the convolutions of many runs are computed (auto)",
+    )
+    parser.add_argument(
+      "--batch-devices",
+      type=positive,
+      default=1,
+      metavar="N",
+      help="devices that share each batch (1); the others have runs of their "
+      "own",
+    )
+    parser.add_argument(
+      "--group-size",
+      type=positive,
+      metavar="N",
+      help="runs that train together (as many as fit)",
+    )
+    parser.add_argument(
+      "--checkpoint-every",
+      type=positive,
+      default=10,
+      metavar="N",
+      help="epochs between checkpoints (10)",
+    )
+    parser.add_argument(
+      "--logits", action="store_true", help="keep the logits, as .npy files"
+    )
+    parser.add_argument(
+      "--corrupted",
+      type=pathlib.Path,
+      metavar="FOLDER",
+      help="of the published CIFAR-10-C, to use it instead of making it",
+    )
+    parser.add_argument(
+      "--deterministic",
+      action="store_true",
+      help="the same bits every time on a GPU, too, at some cost of speed",
+    )
+    parser.add_argument(
+      "--distributed",
+      action="store_true",
+      help="one of several processes (jax.distributed finds the others)",
+    )
+
+  def add_study(parser):
+    parser.add_argument("study", help="one of `python -m experiments list`")
+    parser.add_argument(
+      "--set",
+      action="append",
+      metavar="KEY=VALUE",
+      help="override a setting of the study, such as seeds=3 or epochs=10; an "
+      "unknown key lists all",
+    )
+    parser.add_argument(
+      "--output",
+      type=pathlib.Path,
+      metavar="FOLDER",
+      help="of rows and checkpoints (runs/STUDY)",
+    )
+
+  parser = add("run", run, "train and evaluate what a study lacks")
+  add_study(parser)
+  add_options(parser)
+  parser = add("resume", resume, "go on with a study, by its folder")
+  parser.add_argument("folder", type=pathlib.Path)
+  add_options(parser)
+  parser = add("plan", plan, "what a study will take, by a short measurement")
+  add_study(parser)
+  add_options(parser)
+  add("list", list_studies, "list the studies")
+  parser = add("show", show, "a table of what a study's folder has")
+  parser.add_argument("folder", type=pathlib.Path)
+
+
+def positive(text: str) -> int:
+  value = int(text)
+  if value < 1:
+    raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+  return value
+
+
 def make_parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     "python -m experiments",
     description="The experiments of orthograd-optax.",
   )
   topics = parser.add_subparsers(required=True, metavar="TOPIC")
+  _add_studies(topics)
   topic = topics.add_parser(
     "data",
     help="CIFAR-10 and CIFAR-10-C: fetch, check, export and look at them",
@@ -139,8 +293,10 @@ def main() -> None:
     os.environ["ORTHOGRAD_DATA"] = str(args.cache)
   try:
     args.run(args)
-  except (data.DataError, OSError) as error:
+  except (data.UserError, OSError) as error:
     sys.exit(f"Error: {error}")
+  except KeyboardInterrupt:
+    sys.exit("Stopped; the same command goes on from the last checkpoint.")
 
 
 if __name__ == "__main__":

@@ -13,11 +13,8 @@ they are worked on.
 """
 
 from collections.abc import Callable
-import concurrent.futures
 import functools
-import io
 import math
-import os
 from typing import Any
 
 import jax
@@ -26,6 +23,7 @@ import numpy as np
 from scipy import ndimage, special
 
 from experiments import data
+from experiments.jpeg import jpeg
 from experiments.spatter import water as spatter_water
 
 CORRUPTIONS = (
@@ -127,7 +125,8 @@ def speckle_noise(key, x, c):
 
 def gaussian_blur(key, x, c):
   del key
-  return dot(gaussian_matrix(c), x)
+  (blur,) = c
+  return dot(blur, x)
 
 
 def defocus_blur(key, x, c):
@@ -148,32 +147,36 @@ def defocus_blur(key, x, c):
 
 
 def glass_blur(key, x, c):
-  sigma, _, iterations = c
-  blur = gaussian_matrix(sigma)
+  blur, rounds = c
   x = jnp.floor(dot(blur, x))
   inside = np.arange(SIZE) >= 2
   inside = (inside[:, None] & inside[None])[None, ..., None]
-  for k in jax.random.split(key, iterations):
+  for i, k in enumerate(jax.random.split(key, 2)):
     # From the last pixel to the first, each takes the colour of itself or of a
     # neighbour above or to the left, which is still as it was.
     up, left = (
-      jax.random.bernoulli(i, 0.5, (*x.shape[:3], 1))
-      for i in jax.random.split(k)
+      jax.random.bernoulli(half, 0.5, (*x.shape[:3], 1))
+      for half in jax.random.split(k)
     )
     above, before = jnp.roll(x, 1, axis=1), jnp.roll(x, 1, axis=2)
     corner = jnp.roll(above, 1, axis=2)
     moved = jnp.where(
       up, jnp.where(left, corner, above), jnp.where(left, before, x)
     )
-    x = jnp.where(inside, moved, x)
+    x = jnp.where(inside & (i < rounds), moved, x)
   return dot(blur, x)
 
 
-def _motion(x, angle, radius, sigma):
+@functools.cache
+def motion_weights(radius: int, sigma: float, most: int):
+  """How much each step along the motion counts, of as many as there can be."""
+  steps = np.arange(2 * most + 1)
+  weights = np.exp(-(steps**2) / (2 * sigma**2)) * (steps <= 2 * radius)
+  return weights / weights.sum()
+
+
+def _motion(x, angle, weights):
   """ImageMagick's motion blur, each image at its own angle, in degrees."""
-  width = 2 * math.ceil(radius) + 1
-  weights = np.exp(-(np.arange(width) ** 2) / (2 * sigma**2))
-  weights /= weights.sum()
   radians = jnp.deg2rad(angle)
   down, right = jnp.sin(radians), jnp.cos(radians)
   position = jnp.arange(SIZE)
@@ -184,16 +187,17 @@ def _motion(x, angle, radius, sigma):
     columns = jnp.clip(position + dx, 0, SIZE - 1)
     return image[rows][:, columns]
 
-  for i, weight in enumerate(weights):
+  for i in range(len(weights)):
     dy = jnp.ceil(i * down - 0.5).astype(int)
     dx = jnp.ceil(i * right - 0.5).astype(int)
-    total += weight * jax.vmap(shift)(x, dy, dx)
+    total += weights[i] * jax.vmap(shift)(x, dy, dx)
   return jnp.floor(total + 1e-3)
 
 
 def motion_blur(key, x, c):
+  (weights,) = c
   angle = jax.random.uniform(key, x.shape[:1], minval=-45, maxval=45)
-  return _motion(x, angle, *c)
+  return _motion(x, angle, weights)
 
 
 def zoom_blur(key, x, c):
@@ -209,14 +213,14 @@ def zoom_blur(key, x, c):
 
 
 def snow(key, x, c):
-  loc, scale, zoom, threshold, radius, sigma, mix = c
+  loc, scale, zoom, threshold, weights, mix = c
   noise, turn = jax.random.split(key)
   layer = loc + scale * jax.random.normal(noise, x.shape[:3])
-  layer = dot(zoom_matrix(zoom), layer)
+  layer = dot(zoom, layer)
   layer = jnp.where(layer < threshold, 0, layer)
   layer = jnp.floor(255 * jnp.clip(layer, 0, 1))[..., None]
   angle = jax.random.uniform(turn, x.shape[:1], minval=-135, maxval=-45)
-  layer = _motion(layer, angle, radius, sigma)
+  layer = _motion(layer, angle, weights)
   grey = jnp.sum(x * color(0.299, 0.587, 0.114), axis=3, keepdims=True)
   x = mix * x + (1 - mix) * jnp.maximum(x, 1.5 * grey + 127.5)
   return x + layer + jnp.rot90(layer, 2, axes=(1, 2))
@@ -232,38 +236,41 @@ def fog(key, x, c):
 def _plasma(key, n, decay):
   """Clouds by the diamond-square algorithm, from 0 to 1."""
   clouds = jnp.zeros((n, SIZE, SIZE))
+  noise = jax.random.uniform(key, (n, SIZE * SIZE), minval=-1, maxval=1)
   step, wobble = SIZE, 100.0
+  used = 0
+
+  def mean(total):
+    nonlocal used
+    part = noise[:, used : used + total[0].size].reshape(total.shape)
+    used += total[0].size
+    return total / 4 + wobble**2 * part  # the square, as published
+
   while step >= 2:
     half = step // 2
-    # The square of the wobble, as published.
-    mean = lambda total, key, reach=wobble**2: (
-      total / 4
-      + jax.random.uniform(key, total.shape, minval=-reach, maxval=reach)
-    )
-    key, *keys = jax.random.split(key, 4)
     corners = clouds[:, ::step, ::step]
     total = corners + jnp.roll(corners, -1, axis=1)
     total += jnp.roll(total, -1, axis=2)
-    middle: jax.Array = mean(total, keys[0])
+    middle = mean(total)
     clouds = clouds.at[:, half::step, half::step].set(middle)
     total = middle + jnp.roll(middle, 1, axis=1)
     total += corners + jnp.roll(corners, -1, axis=2)
-    clouds = clouds.at[:, ::step, half::step].set(mean(total, keys[1]))
+    clouds = clouds.at[:, ::step, half::step].set(mean(total))
     total = middle + jnp.roll(middle, 1, axis=2)
     total += corners + jnp.roll(corners, -1, axis=1)
-    clouds = clouds.at[:, half::step, ::step].set(mean(total, keys[2]))
+    clouds = clouds.at[:, half::step, ::step].set(mean(total))
     step, wobble = half, wobble / decay
   clouds -= jnp.min(clouds, axis=(1, 2), keepdims=True)
   return clouds / jnp.max(clouds, axis=(1, 2), keepdims=True)
 
 
 def spatter(key, x, c):
-  loc, scale, sigma, threshold, strength, mud = c
+  mud, loc, scale, blur, threshold, strength = c
   layer = loc + scale * jax.random.normal(key, x.shape[:3])
-  layer = dot(gaussian_matrix(sigma), layer)
+  layer = dot(blur, layer)
   layer = jnp.where(layer < threshold, 0, layer)
   if mud:
-    mask = dot(gaussian_matrix(strength), (layer > threshold).astype(x.dtype))
+    mask = dot(strength, (layer > threshold).astype(x.dtype))
     mask = jnp.where(mask < 0.8, 0, mask)[..., None]
     return x * (1 - mask) + mask * color(63.0, 42.0, 20.0)
   # Cut off to a byte without a check, so that beyond 255 it starts anew.
@@ -334,7 +341,7 @@ def contrast(key, x, c):
 
 
 def elastic(key, x, c):
-  alpha, sigma, reach = (SIZE * value for value in c)
+  alpha, blur, reach = c
   affine, *noises = jax.random.split(key, 3)
   before = jnp.array([[26.0, 26.0], [26.0, 6.0], [6.0, 6.0]])
   moves = jax.random.uniform(
@@ -357,9 +364,7 @@ def elastic(key, x, c):
 
   def displacement(key):
     noise = jax.random.uniform(key, (len(x), SIZE, SIZE), minval=-1, maxval=1)
-    if sigma > 0:
-      noise = dot(gaussian_matrix(sigma, "reflect", 3.0), noise)
-    return alpha * noise
+    return alpha * dot(blur, noise)
 
   dx, dy = (displacement(noise) for noise in noises)
   return _bilinear(x, rows[None] + dy, columns[None] + dx, _reflect)
@@ -392,10 +397,10 @@ def _bilinear(images, rows, columns, border):
 
 @functools.cache
 def box_matrix(inputs: int, outputs: int):
-  """Pillow's box filter, from so many pixels to so many."""
+  """Pillow's box filter, from so many of 32 pixels to so many of 32."""
   scale = inputs / outputs
   reach = max(scale, 1.0) / 2
-  matrix = np.zeros((outputs, inputs))
+  matrix = np.zeros((SIZE, SIZE))
   for i in range(outputs):
     centre = (i + 0.5) * scale
     first = max(int(centre - reach + 0.5), 0)
@@ -408,9 +413,8 @@ def box_matrix(inputs: int, outputs: int):
 
 def pixelate(key, x, c):
   del key
-  small = int(SIZE * c)
-  for inputs, outputs in ((SIZE, small), (small, SIZE)):
-    matrix = jnp.asarray(box_matrix(inputs, outputs), x.dtype)
+  for matrix in c:  # to a smaller size and back
+    matrix = jnp.asarray(matrix, x.dtype)
     # Pillow rounds after each direction.
     x = jnp.round(einsum("ij,nkjc->nkic", matrix, x) + 1e-4)
     x = jnp.round(einsum("ij,njkc->nikc", matrix, x) + 1e-4)
@@ -487,17 +491,44 @@ FUNCTIONS: dict[str, Callable] = {
 }
 
 
-# Whose severities are one program, compiled once.
-SAME_PROGRAM = (
-  "brightness",
-  "contrast",
-  "fog",
-  "frost",
-  "gaussian_noise",
-  "impulse_noise",
-  "saturate",
-  "speckle_noise",
-)
+def _prepare(name: str, c: Any) -> tuple[tuple[Any, ...], Any]:
+  """A severity's parameters as its function takes them.
+
+  Returns:
+    Those that decide what the program is, and those that it takes, so that the
+    severities of most corruptions are one program, compiled once.
+  """
+  match name:
+    case "defocus_blur" | "shot_noise" | "zoom_blur":
+      return (c,), None
+    case "elastic":
+      alpha, sigma, reach = (SIZE * value for value in c)
+      smooth = functools.partial(gaussian_matrix, mode="reflect", truncate=3.0)
+      return (), (alpha, smooth(sigma) if sigma else np.eye(SIZE), reach)
+    case "frost":
+      return (), (*c, frost_textures())
+    case "gaussian_blur":
+      return (), (gaussian_matrix(c),)
+    case "glass_blur":
+      sigma, _, rounds = c
+      return (), (gaussian_matrix(sigma), rounds)
+    case "motion_blur":
+      return (), (motion_weights(*c, most=9),)
+    case "pixelate":
+      small = int(SIZE * c)
+      return (), (box_matrix(SIZE, small), box_matrix(small, SIZE))
+    case "snow":
+      loc, scale, zoom, threshold, radius, sigma, mix = c
+      weights = motion_weights(radius, sigma, most=14)
+      return (), (loc, scale, zoom_matrix(zoom), threshold, weights, mix)
+    case "spatter":
+      loc, scale, sigma, threshold, strength, mud = c
+      if mud:
+        strength = gaussian_matrix(strength)
+      return (mud,), (loc, scale, gaussian_matrix(sigma), threshold, strength)
+  return (), c
+
+
 ALIASES = {
   "elastic_transform": "elastic",
   "frosted_glass_blur": "glass_blur",
@@ -550,30 +581,15 @@ def corrupt(images: Any, name: str, severity: int, key: jax.Array) -> jax.Array:
   c = PARAMETERS[name][severity - 1]
   if name == "jpeg":
     return jnp.asarray(jpeg(np.asarray(images), c))
-  if name == "frost":
-    c = (*c, frost_textures())
-  compiled = _any_numbers if name in SAME_PROGRAM else _these_numbers
-  return compiled(key, jnp.asarray(images), c, name)
+  fixed, given = _prepare(name, c)
+  return _corrupt(key, jnp.asarray(images), given, fixed, name)
 
 
-def _corrupt(key, images, c, name):
+@functools.partial(jax.jit, static_argnames=("fixed", "name"))
+def _corrupt(key, images, given, fixed, name):
+  if given is None:
+    (c,) = fixed
+  else:
+    c = (*fixed, *given) if isinstance(given, tuple) else given
   x = FUNCTIONS[name](key, images.astype(jnp.float32), c)
   return jnp.clip(x, 0, 255).astype(jnp.uint8)
-
-
-_any_numbers = jax.jit(_corrupt, static_argnames="name")
-_these_numbers = jax.jit(_corrupt, static_argnames=("name", "c"))
-
-
-def jpeg(images: np.ndarray, quality: int) -> np.ndarray:
-  """Images compressed and decompressed by Pillow, on all cores of the host."""
-  from PIL import Image
-
-  def one(image):
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "JPEG", quality=quality)
-    return np.asarray(Image.open(buffer))
-
-  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-    out = list(pool.map(one, images, chunksize=256))
-  return np.stack(out) if out else np.empty_like(images)

@@ -73,7 +73,11 @@ FROST_DIGEST = (
 )
 
 
-class DataError(RuntimeError):
+class UserError(RuntimeError):
+  """What its message says, and the user can do something about."""
+
+
+class DataError(UserError):
   """Data that is missing, or not what it should be, and what to do."""
 
 

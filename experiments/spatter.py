@@ -32,10 +32,13 @@ def water(layer):
 def correlate(x, kernel, border="reflect"):
   """A 3 × 3 filter; beyond the border is what ``jnp.pad`` of that mode says."""
   padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1)), mode=border)
-  return sum(
-    kernel[i, j].item() * padded[:, i : i + SIZE, j : j + SIZE]
-    for i in range(3)
-    for j in range(3)
+  return functools.reduce(
+    jnp.add,
+    (
+      kernel[i, j].item() * padded[:, i : i + SIZE, j : j + SIZE]
+      for i in range(3)
+      for j in range(3)
+    ),
   )
 
 

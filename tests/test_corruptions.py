@@ -111,9 +111,9 @@ def test_random_ones_agree_in_distribution(published, name, severity):
 def test_motion_blur_is_imagemagicks(published):
   """At the angle that fits, each image agrees to one grey level."""
   clean = jnp.asarray(published["clean"], jnp.float32)
-  parameters = corruptions.PARAMETERS["motion_blur"]
+  weights = corruptions.motion_weights(9, 2.5, most=9)
   expected = published["motion_blur"][4].astype(float)
-  blur = jax.jit(lambda a: corruptions._motion(clean, a, *parameters[4]))
+  blur = jax.jit(lambda a: corruptions._motion(clean, a, weights))
   worst = np.full(32, np.inf)
   for angle in np.arange(-45, 45, 0.5):
     actual = np.asarray(blur(jnp.full(32, angle)))
@@ -232,11 +232,11 @@ def test_glass_blur_is_cut_off_as_often():
     images / 255, (0, 0.25, 0.25, 0), mode="nearest"
   )
   expected = np.floor(blurred * 255)
-  parameters = (0.25, 1, 0)  # no pixel moves
   x = jnp.asarray(images, jnp.float32)
-  identity = corruptions.gaussian_matrix(0.25)
-  actual = corruptions.glass_blur(jax.random.key(0), x, parameters)
-  again = corruptions.dot(identity, jnp.asarray(expected, jnp.float32))
+  blur = corruptions.gaussian_matrix(0.25)
+  # In no round does a pixel move.
+  actual = corruptions.glass_blur(jax.random.key(0), x, (blur, 0))
+  again = corruptions.dot(blur, jnp.asarray(expected, jnp.float32))
   difference = np.asarray(actual - again)
   assert np.mean(np.abs(difference) > 0.5) < 0.02
   assert abs(difference.mean()) < 0.005

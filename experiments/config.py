@@ -1,0 +1,234 @@
+"""What a run is: every default lives here, and every row carries it.
+
+A :class:`Config` is all that decides a run's numbers but for its optimizer and
+its seed; a :class:`Study` is a config, a list of those, and what to evaluate.
+"""
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import pathlib
+import pkgutil
+import types
+from typing import Any
+
+from experiments import corruptions
+from experiments.data import UserError
+
+ALL_CORRUPTIONS = corruptions.CORRUPTIONS + corruptions.EXTRA_CORRUPTIONS
+
+
+class ConfigError(UserError, ValueError):
+  """A setting that is unknown or can't be, and what it can be."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+  """SGD with momentum and weight decay, behind ⊥Grad of some strength."""
+
+  strength: float
+  renormalize: bool = True
+
+
+OPTIMIZERS = {
+  "sgd": Optimizer(0.0),
+  "orthograd": Optimizer(1.0),
+  "orthograd_unnormalized": Optimizer(1.0, renormalize=False),
+}
+
+
+def _field(default: Any, text: str, **rule: Any) -> Any:
+  """A field with its meaning and what it may be.
+
+  Args:
+    default: its default, whose type it has.
+    text: what it is.
+    **rule: ``at_least``, ``above``, ``at_most``, ``below`` or ``one_of``.
+  """
+  return dataclasses.field(
+    default=default, metadata={"text": text, "rule": rule}
+  )
+
+
+def _parse(field: dataclasses.Field, text: str) -> Any:
+  kind = type(field.default)
+  try:
+    if kind is bool:
+      return {"true": True, "false": False}[text.lower()]
+    if kind is tuple:
+      allowed = field.metadata["rule"]["one_of"]
+      return tuple(allowed if text == "all" else filter(None, text.split(",")))
+    return kind(text)
+  except (KeyError, ValueError):
+    name = "true or false" if kind is bool else f"of type {kind.__name__}"
+    raise ConfigError(
+      f"{field.name} is {text!r}, but must be {name}."
+    ) from None
+
+
+def _check(config: Any) -> None:
+  for field in dataclasses.fields(config):
+    if not field.metadata:
+      continue
+    value, rule = getattr(config, field.name), field.metadata["rule"]
+    kind = type(field.default)
+    if type(value) is not kind and not (kind is float and type(value) is int):
+      raise ConfigError(
+        f"{field.name} is {value!r}, but must be of type {kind.__name__}."
+      )
+    tests = {
+      "at_least": lambda v, limit: v >= limit,
+      "above": lambda v, limit: v > limit,
+      "below": lambda v, limit: v < limit,
+      "one_of": lambda v, allowed: v in allowed,
+    }
+    for name, limit in rule.items():
+      values = value if isinstance(value, tuple) else (value,)
+      for v in values:
+        if not tests[name](v, limit):
+          wanted = name.replace("_", " ")
+          if name == "one_of":
+            limit = ", ".join(limit)
+          raise ConfigError(
+            f"{field.name} is {v!r}, but must be {wanted} {limit}."
+          )
+    if isinstance(value, tuple) and len(set(value)) < len(value):
+      raise ConfigError(f"{field.name} has one twice: {', '.join(value)}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """What decides the numbers of a run, besides its optimizer and seed."""
+
+  model: str = _field(
+    "resnet18", "the network", one_of=("resnet18", "wrn28_10", "small")
+  )
+  dataset: str = _field(
+    "cifar10",
+    "all of CIFAR-10, or the sample that comes with the code",
+    one_of=("cifar10", "sample"),
+  )
+  per_class: int = _field(
+    500, "training images of each class, drawn by the seed", at_least=1
+  )
+  epochs: int = _field(100, "times through them", at_least=1)
+  batch_size: int = _field(64, "images a step", at_least=1)
+  learning_rate: float = _field(0.01, "of every step", above=0.0)
+  momentum: float = _field(0.9, "of SGD", at_least=0.0, below=1.0)
+  weight_decay: float = _field(
+    5e-4, "times the weights, added after ⊥Grad", at_least=0.0
+  )
+  eps: float = _field(1e-30, "of ⊥Grad", above=0.0)
+  augment: bool = _field(True, "crop and flip training images at random")
+  precision: str = _field(
+    "bfloat16",
+    "of convolutions: bfloat16; tf32, which a CPU takes for float32; float32",
+    one_of=("bfloat16", "tf32", "float32"),
+  )
+
+  def __post_init__(self):
+    _check(self)
+
+  @property
+  def hash(self) -> str:
+    content = json.dumps(dataclasses.asdict(self), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+  """Runs to make and what to evaluate them on."""
+
+  name: str
+  config: Config = Config()
+  optimizers: tuple[str, ...] = _field(
+    ("sgd", "orthograd"), "which to train", one_of=tuple(OPTIMIZERS)
+  )
+  seeds: int = _field(20, "runs of each optimizer, from seed 0", at_least=1)
+  evaluate_every: int = _field(
+    0, "epochs between evaluations on the test set; 0: at the end", at_least=0
+  )
+  corruptions: tuple[str, ...] = _field(
+    (), "of CIFAR-10-C, at the end", one_of=ALL_CORRUPTIONS
+  )
+
+  def __post_init__(self):
+    _check(self)
+    if not self.optimizers:
+      raise ConfigError("optimizers is empty, but must name at least one.")
+
+  @property
+  def runs(self) -> list[tuple[str, int]]:
+    """(optimizer, seed): those of a seed are neighbours."""
+    return [
+      (optimizer, seed)
+      for seed in range(self.seeds)
+      for optimizer in self.optimizers
+    ]
+
+  def epochs_evaluated(self) -> list[int]:
+    """Epochs after which the test set is evaluated, the last among them."""
+    every = self.evaluate_every or self.config.epochs
+    last = self.config.epochs
+    return sorted({*range(every, last + 1, every), last})
+
+  def datasets(self, epoch: int) -> list[str]:
+    """What is evaluated after an epoch."""
+    if epoch < self.config.epochs:
+      return ["train", "clean"]
+    sets = [f"{name}/{i}" for name in self.corruptions for i in range(1, 6)]
+    return ["train", "clean", *sets]
+
+  def override(self, settings: list[str]) -> "Study":
+    """With settings of the form key=value in place of its own.
+
+    Args:
+      settings: keys are the fields of the study or of its config; a list of
+        names is separated by commas, and ``all`` is all of them.
+    """
+    mine: dict[str, Any] = {}
+    configs: dict[str, Any] = {}
+    known = {f.name: (f, mine) for f in dataclasses.fields(Study)}
+    known = {k: v for k, v in known.items() if k not in ("name", "config")}
+    known |= {f.name: (f, configs) for f in dataclasses.fields(Config)}
+    for setting in settings:
+      key, equals, text = setting.partition("=")
+      if not equals or key not in known:
+        raise ConfigError(
+          f"{setting!r} is no setting: write key=value, where key is one of "
+          f"{', '.join(sorted(known))}."
+        )
+      field, values = known[key]
+      values[key] = _parse(field, text)
+    if configs:
+      mine["config"] = dataclasses.replace(self.config, **configs)
+    return dataclasses.replace(self, **mine)
+
+
+def _modules() -> dict[str, types.ModuleType]:
+  from experiments import studies
+
+  return {
+    found.name: importlib.import_module(f"experiments.studies.{found.name}")
+    for found in pkgutil.iter_modules(studies.__path__)
+  }
+
+
+def studies() -> dict[str, tuple[Study, str]]:
+  """Each study's name, what it is, and its description."""
+  return {
+    name: (module.STUDY, module.__doc__ or "")
+    for name, module in _modules().items()
+  }
+
+
+def load_study(name: str) -> Study:
+  """The study of a name; there is one file for each in `studies/`."""
+  found = studies()
+  if name not in found:
+    raise ConfigError(
+      f"There is no study {name!r}; there are {', '.join(sorted(found))}. "
+      f"A study is a file in {pathlib.Path(__file__).parent / 'studies'}."
+    )
+  return found[name][0]

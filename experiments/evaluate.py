@@ -1,0 +1,136 @@
+"""From weights to rows: logits of a group's runs, and all that is said of them.
+
+Sets of images come one at a time, and so do the metrics of all runs on each.
+"""
+
+from collections.abc import Iterator
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+import numpy as np
+import optax
+
+from experiments import corruptions, data, published, train
+from orthograd_optax import calibration
+
+CHUNK = 250  # images of a run at once
+# What temperature scaling is judged by.
+SCALED = ("loss", "ece", "brier", "entropy", "max_softmax")
+
+
+def images_of(
+  dataset: str, test: data.Cifar10, path: str | None = None
+) -> tuple[Any, np.ndarray]:
+  """The images and labels of a set: "clean", or such as "fog/3".
+
+  Args:
+    dataset: its name in rows.
+    test: whose test images to take, or to corrupt.
+    path: of the published CIFAR-10-C, to take instead of making it.
+
+  Returns:
+    Images (n, 32, 32, 3), uint8, and labels (n,). Corruptions have a key of
+    their own, so that they are the same for every group and study.
+  """
+  if dataset == "clean":
+    return test.test_images, test.test_labels
+  name, _, severity = dataset.partition("/")
+  if path is not None:
+    return published.load(path, name, int(severity))
+  number = corruptions.check(name, int(severity))
+  names = corruptions.CORRUPTIONS + corruptions.EXTRA_CORRUPTIONS
+  key = jax.random.fold_in(jax.random.key(2019), names.index(number))
+  key = jax.random.fold_in(key, int(severity))
+  images = corruptions.corrupt(test.test_images, name, int(severity), key)
+  return images, test.test_labels
+
+
+class Evaluator:
+  """The compiled programs that evaluate an engine's runs."""
+
+  def __init__(self, engine: train.Engine):
+    self.engine = engine
+    by_both = P("run", "batch")
+    self._logits = jax.jit(
+      jax.shard_map(
+        self._apply,
+        mesh=engine.mesh,
+        in_specs=(P("run"), P("run"), P("batch")),
+        out_specs=by_both,
+        check_vma=False,
+      )
+    )
+    self._metrics = jax.jit(jax.vmap(metrics, in_axes=(0, None)))
+    self.norms = jax.jit(jax.vmap(optax.tree.norm))
+
+  def _apply(self, params, batch_stats, images):
+    def one(params, batch_stats):
+      variables = {"params": params, "batch_stats": batch_stats}
+      apply = functools.partial(self.engine.model.apply, variables)
+      chunk = min(CHUNK, len(images))
+      parts = images.reshape(-1, chunk, *images.shape[1:])
+      logits = jax.lax.map(lambda x: apply(train.normalize(x)), parts)
+      return logits.reshape(len(images), -1)
+
+    with train.precision(self.engine.config):
+      if self.engine.method == "sequential":
+        return jax.lax.map(lambda both: one(*both), (params, batch_stats))
+      return jax.vmap(one)(params, batch_stats)
+
+  def logits(self, state: train.State, images: Any) -> jax.Array:
+    """Logits (runs, images, 10) of images (images, 32, 32, 3), uint8."""
+    n, parts = len(images), self.engine.parts
+    whole = parts * CHUNK if n > parts * CHUNK else parts
+    images = np.asarray(images)
+    if extra := -n % whole:
+      images = np.concatenate(
+        [images, np.zeros_like(images[:1]).repeat(extra, 0)]
+      )
+    images = train.put(images, jax.NamedSharding(self.engine.mesh, P("batch")))
+    return self._logits(state.params, state.batch_stats, images)[:, :n]
+
+  def __call__(
+    self, state: train.State, images: Any, labels: np.ndarray
+  ) -> tuple[list[dict[str, Any]], jax.Array]:
+    """For each run what a row says of a set of images; and the logits."""
+    logits = self.logits(state, images)
+    found = self._metrics(logits, jnp.asarray(labels))
+    found["metrics"]["weight_norm"] = self.norms(state.params)
+    found = train.gather(found, self.engine.mesh)
+    return list(_rows(found)), logits
+
+
+def metrics(logits, labels):
+  """All that a row says of one run's logits."""
+  scale = functools.partial(_scaled, logits, labels)
+  fit, judge = slice(0, None, 2), slice(1, None, 2)
+  on_test = calibration.fit_temperature(logits, labels)
+  on_half = calibration.fit_temperature(logits[fit], labels[fit])
+  bins = calibration.reliability(logits, labels)
+  return {
+    "metrics": dict(calibration.evaluate(logits, labels))
+    | {"temperature": on_test, "temperature_half": on_half},
+    # Fitted on the test set itself, as the paper does; and on every second
+    # image, judged by the others.
+    "scaled": scale(on_test, slice(None)),
+    "scaled_half": scale(on_half, judge),
+    "bins": {
+      "count": bins.count,
+      "confidence": bins.confidence,
+      "accuracy": bins.accuracy,
+    },
+  }
+
+
+def _scaled(logits, labels, temperature, part):
+  found = calibration.evaluate(logits[part] / temperature, labels[part])
+  return {name: found[name] for name in SCALED}
+
+
+def _rows(found: Any) -> Iterator[dict[str, Any]]:
+  leaves, treedef = jax.tree.flatten(found)
+  for i in range(len(leaves[0])):
+    yield treedef.unflatten([leaf[i].tolist() for leaf in leaves])

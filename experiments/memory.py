@@ -1,0 +1,62 @@
+"""How much memory training takes, and how many runs fit into a device's."""
+
+import os
+from typing import Any
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+
+from experiments import models, train
+from experiments.config import Config
+
+# Of what is kept from the forward pass, to what a step needs at its peak; and
+# copies of the parameters: themselves, momentum, gradients, updates and those
+# in the dtype of the convolutions. Measured: `python -m benchmarks.engine`.
+PEAK, COPIES = 1.6, 5.0
+
+
+def bytes_per_run(config: Config, method: str) -> int:
+  """An estimate of what one more run takes on a device."""
+  model = train.make_model(config, method)
+  kept = 0
+
+  def count(next_fun, args, kwargs, context):
+    nonlocal kept
+    out = next_fun(*args, **kwargs)
+    module = context.module
+    if isinstance(module, models.Conv):
+      width = jnp.dtype(model.dtype).itemsize
+      x = args[0]
+      patches = module.size**2 / module.stride**2 if method == "patches" else 1
+      kept += width * int(x.size * max(patches, 1) + out.size)
+    elif isinstance(module, models.BatchNorm):
+      kept += out.size * out.dtype.itemsize
+    return out
+
+  images = jnp.zeros((config.batch_size, 32, 32, 3))
+  with nn.intercept_methods(count):
+    shapes = jax.eval_shape(
+      lambda key: model.init(key, images), jax.random.key(0)
+    )
+  parameters = sum(x.size for x in jax.tree.leaves(shapes))
+  if method == "sequential":  # of which only one is at work at a time
+    kept = 0
+  return int(PEAK * kept + COPIES * 4 * parameters)
+
+
+def device_memory(device: Any = None) -> int:
+  """Bytes that a device has for us."""
+  device = device or jax.local_devices()[0]
+  stats = device.memory_stats() if device.platform != "cpu" else None
+  if stats and "bytes_limit" in stats:
+    return int(stats["bytes_limit"])
+  total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  return total // 2 // max(jax.local_device_count(), 1)
+
+
+def runs_that_fit(config: Config, method: str, mesh: Any) -> int:
+  """How many runs can train together on a mesh; at least one a device."""
+  free = device_memory() - (1 << 30)  # for the images
+  fit = int(free // bytes_per_run(config, method))
+  return max(fit, 1) * mesh.shape["run"]

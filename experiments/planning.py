@@ -1,0 +1,135 @@
+"""What a study will take, and what there is of it."""
+
+import dataclasses
+import pathlib
+import time
+
+import jax
+import numpy as np
+
+from experiments import memory, rows, runner, train
+from experiments.config import OPTIMIZERS, Study
+from orthograd_optax import stats
+
+
+def plan(study: Study, folder: pathlib.Path, options: runner.Options) -> str:
+  """Runs, steps, memory, and the time that a few steps let one expect."""
+  found = rows.Rows(folder / "rows.jsonl", write=False)
+  missing = runner.Missing(study, found)
+  mesh = train.make_mesh(options.batch_devices)
+  groups = list(runner.make_groups(study, folder, missing, mesh, options))
+  config = study.config
+  steps = config.epochs * -(-10 * config.per_class // config.batch_size)
+  done = sum(not missing(run) for run in study.runs)
+  lines = [
+    f"{study.name}: {config.model} on {config.dataset}, {config.precision}",
+    f"runs       {len(study.runs)}, of which {done} are complete",
+    f"groups     {', '.join(str(len(group)) for group in groups) or 'none'}",
+    f"steps      {steps:,} a run",
+  ]
+  if groups:
+    method = options.method
+    method = train.auto_method(config) if method == "auto" else method
+    share = -(-len(groups[0]) // mesh.shape["run"])
+    size = share * memory.bytes_per_run(config, method)
+    seconds, compiling = measure(study, groups[0], mesh, options)
+    total = steps * sum(seconds * len(g) / len(groups[0]) for g in groups)
+    lines += [
+      f"memory     about {size / 1e9:.1f} of "
+      f"{memory.device_memory() / 1e9:.1f} GB a device, by {method}",
+      f"compiling  {compiling:.0f} s",
+      f"a step     {1e3 * seconds:.1f} ms, {1e3 * seconds / len(groups[0]):.2f}"
+      " ms a run",
+      f"training   {total / 60:.1f} minutes, evaluation apart",
+    ]
+  return "\n".join(lines)
+
+
+def measure(study, runs, mesh, options) -> tuple[float, float]:
+  """Seconds of a step of a group, and of compiling it."""
+  small = min(study.config.per_class, -(-8 * study.config.batch_size // 10))
+  config = dataclasses.replace(study.config, per_class=small)
+  (renormalize,) = {OPTIMIZERS[name].renormalize for name, _ in runs}
+  engine = train.Engine(
+    config, renormalize=renormalize, mesh=mesh, method=options.method
+  )
+  # Any images will do.
+  images = np.zeros((1000, 32, 32, 3), np.uint8)
+  labels = np.arange(1000, dtype=np.int32) % 10
+  placed = engine.place(runs, labels)
+  arrays = engine.replicate(images), engine.replicate(labels)
+  state, times = engine.init(placed), []
+  for epoch in range(3):
+    start = time.perf_counter()
+    state, out = engine.epoch(state, placed, epoch, *arrays)
+    jax.block_until_ready(out)
+    times.append(time.perf_counter() - start)
+  steps = -(-10 * small // config.batch_size)
+  best = min(times[1:])
+  return best / steps, times[0] - best
+
+
+def show(folder: pathlib.Path) -> str:
+  """A table of what is there: means over seeds at the last epoch of each."""
+  found = list(rows.read(folder / "rows.jsonl"))
+  if not found:
+    raise rows.RowsError(f"{folder / 'rows.jsonl'} has no rows.")
+  study = runner.load_settings(folder)
+  found = [row for row in found if row["config_hash"] == study.config.hash]
+  lines = []
+  diverged = [row for row in found if row["dataset"] == "diverged"]
+  for row in diverged:
+    lines.append(
+      f"{row['optimizer']}, seed {row['seed']}: diverged in epoch "
+      f"{row['epoch']}"
+    )
+  head = f"{'':24} {'epoch':>5} {'dataset':18} {'runs':>4}"
+  names = ("top1", "loss", "ece", "brier", "max_logit", "weight_norm")
+  lines.append(head + "".join(f" {name:>11}" for name in names))
+  kinds = dict.fromkeys(
+    (row["optimizer"], row["epoch"], row["dataset"])
+    for row in found
+    if row["dataset"] != "diverged"
+  )
+  for kind in kinds:
+    mine = [
+      row["metrics"]
+      for row in found
+      if (row["optimizer"], row["epoch"], row["dataset"]) == kind
+    ]
+    values = [
+      np.mean([m[name] for m in mine]) if name in mine[0] else np.nan
+      for name in names
+    ]
+    optimizer, epoch, dataset = kind
+    lines.append(
+      f"{optimizer:24} {epoch:>5} {dataset:18} {len(mine):>4}"
+      + "".join(f" {v:11.4g}" if np.isfinite(v) else " " * 12 for v in values)
+    )
+  table = comparison(study, found)
+  if table:
+    lines += ["", "The test set after the last epoch:", "", str(table)]
+  return "\n".join(lines)
+
+
+def comparison(study: Study, found: list[dict]) -> stats.ComparisonTable | None:
+  """The first two optimizers of a study, paired by seed; None if not there."""
+  last = [
+    row
+    for row in found
+    if row["dataset"] == "clean" and row["epoch"] == study.config.epochs
+  ]
+  sides = [
+    {row["seed"]: row["metrics"] for row in last if row["optimizer"] == name}
+    for name in study.optimizers[:2]
+  ]
+  seeds = sorted(set.intersection(*(set(side) for side in sides)))
+  if len(sides) < 2 or len(seeds) < 2:
+    return None
+  names = list(sides[0][seeds[0]])
+  a, b = (
+    {name: [side[seed][name] for seed in seeds] for name in names}
+    for side in sides
+  )
+  first, second = study.optimizers[:2]
+  return stats.compare_table(a, b, paired=True, names=(first, second))
