@@ -19,8 +19,9 @@ $(VENV)/.done: pyproject.toml $(CONSTRAINTS)
 
 setup: $(VENV)/.done  ## make .venv with all that development needs
 
-demo: setup  ## SGD beside ⊥Grad on a small problem
-	$(BIN)/python -m experiments.demo
+demo: setup  ## SGD beside ⊥Grad on a sample of CIFAR-10, in two minutes
+	$(BIN)/python -m experiments run quick
+	$(BIN)/python -m experiments report runs/quick
 
 test: setup  ## run the tests
 	$(PYTEST)

@@ -104,6 +104,12 @@ def show(args: argparse.Namespace) -> None:
   print(planning.show(args.folder))
 
 
+def write_report(args: argparse.Namespace) -> None:
+  from experiments import report
+
+  print(report.write(args.folder))
+
+
 def _prepare_devices(args: argparse.Namespace) -> None:
   if args.deterministic:
     flags = os.environ.get("XLA_FLAGS", "")
@@ -208,6 +214,11 @@ def _add_studies(topics) -> None:
   add_options(parser)
   add("list", list_studies, "list the studies")
   parser = add("show", show, "a table of what a study's folder has")
+  parser.add_argument("folder", type=pathlib.Path)
+
+  parser = add(
+    "report", write_report, "a page of what a study's folder has; and its table"
+  )
   parser.add_argument("folder", type=pathlib.Path)
 
 

@@ -63,7 +63,7 @@ class Evaluator:
         check_vma=False,
       )
     )
-    self._metrics = jax.jit(jax.vmap(metrics, in_axes=(0, None)))
+    self._metrics = jax.jit(jax.vmap(metrics, in_axes=(0, None, None, None)))
     self.norms = jax.jit(jax.vmap(optax.tree.norm))
 
   def _apply(self, params, batch_stats, images):
@@ -97,24 +97,31 @@ class Evaluator:
   ) -> tuple[list[dict[str, Any]], jax.Array]:
     """For each run what a row says of a set of images; and the logits."""
     logits = self.logits(state, images)
-    found = self._metrics(logits, jnp.asarray(labels))
+    halves = calibration.split(labels)
+    found = self._metrics(logits, jnp.asarray(labels), *halves)
     found["metrics"]["weight_norm"] = self.norms(state.params)
     found = train.gather(found, self.engine.mesh)
     return list(_rows(found)), logits
 
 
-def metrics(logits, labels):
-  """All that a row says of one run's logits."""
+def metrics(logits, labels, fit, judge):
+  """All that a row says of one run's logits.
+
+  Args:
+    logits: (images, 10).
+    labels: (images,).
+    fit: the images of one half, to fit a temperature on.
+    judge: those of the other half, to judge it by.
+  """
   scale = functools.partial(_scaled, logits, labels)
-  fit, judge = slice(0, None, 2), slice(1, None, 2)
   on_test = calibration.fit_temperature(logits, labels)
   on_half = calibration.fit_temperature(logits[fit], labels[fit])
   bins = calibration.reliability(logits, labels)
   return {
     "metrics": dict(calibration.evaluate(logits, labels))
     | {"temperature": on_test, "temperature_half": on_half},
-    # Fitted on the test set itself, as the paper does; and on every second
-    # image, judged by the others.
+    # Fitted on the test set itself, as the paper does; and on one half of it,
+    # judged by the other.
     "scaled": scale(on_test, slice(None)),
     "scaled_half": scale(on_half, judge),
     "bins": {

@@ -28,8 +28,10 @@ def bytes_per_run(config: Config, method: str) -> int:
     if isinstance(module, models.Conv):
       width = jnp.dtype(model.dtype).itemsize
       x = args[0]
-      patches = module.size**2 / module.stride**2 if method == "patches" else 1
-      kept += width * int(x.size * max(patches, 1) + out.size)
+      large = models.is_large(x.shape, module.size)
+      patches = method == "patches" or (method == "mixed" and not large)
+      times = max(module.size**2 / module.stride**2, 1) if patches else 1
+      kept += width * int(x.size * times + out.size)
     elif isinstance(module, models.BatchNorm):
       kept += out.size * out.dtype.itemsize
     return out

@@ -89,8 +89,13 @@ def mixed_conv(x: Array, kernel: Array, stride: int) -> Array:
   A large image's patches take longer to write than to multiply; of small ones,
   those of one run don't fill a GPU.
   """
-  large = x.shape[1] >= 16 and x.shape[3] >= 16 and kernel.shape[0] > 1
+  large = is_large(x.shape, kernel.shape[0])
   return (unrolled_conv if large else patches_conv)(x, kernel, stride)
+
+
+def is_large(shape: Sequence[int], size: int) -> bool:
+  """Whether patches of such an array, of so many pixels, are not worth it."""
+  return shape[1] >= 16 and shape[3] >= 16 and size > 1
 
 
 CONVOLUTIONS = {
@@ -325,7 +330,7 @@ MODELS: dict[str, Callable[..., ResNet]] = {
   "wrn28_10": functools.partial(
     ResNet, PreActivationBlock, (160, 320, 640), (4, 4, 4), (1, 1, 2, 2), 16
   ),
-  # 77,850 parameters, of the kind of WRN-28-10, for two cores and two minutes.
+  # 20,186 parameters, of the kind of WRN-28-10, for two cores and two minutes.
   "small": functools.partial(
     ResNet,
     PreActivationBlock,

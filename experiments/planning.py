@@ -7,9 +7,8 @@ import time
 import jax
 import numpy as np
 
-from experiments import memory, rows, runner, train
+from experiments import memory, report, rows, runner, train
 from experiments.config import OPTIMIZERS, Study
-from orthograd_optax import stats
 
 
 def plan(study: Study, folder: pathlib.Path, options: runner.Options) -> str:
@@ -106,30 +105,7 @@ def show(folder: pathlib.Path) -> str:
       f"{optimizer:24} {epoch:>5} {dataset:18} {len(mine):>4}"
       + "".join(f" {v:11.4g}" if np.isfinite(v) else " " * 12 for v in values)
     )
-  table = comparison(study, found)
+  table = report.comparison(study, found)
   if table:
     lines += ["", "The test set after the last epoch:", "", str(table)]
   return "\n".join(lines)
-
-
-def comparison(study: Study, found: list[dict]) -> stats.ComparisonTable | None:
-  """The first two optimizers of a study, paired by seed; None if not there."""
-  last = [
-    row
-    for row in found
-    if row["dataset"] == "clean" and row["epoch"] == study.config.epochs
-  ]
-  sides = [
-    {row["seed"]: row["metrics"] for row in last if row["optimizer"] == name}
-    for name in study.optimizers[:2]
-  ]
-  seeds = sorted(set.intersection(*(set(side) for side in sides)))
-  if len(sides) < 2 or len(seeds) < 2:
-    return None
-  names = list(sides[0][seeds[0]])
-  a, b = (
-    {name: [side[seed][name] for seed in seeds] for name in names}
-    for side in sides
-  )
-  first, second = study.optimizers[:2]
-  return stats.compare_table(a, b, paired=True, names=(first, second))

@@ -219,6 +219,7 @@ class Group:
         if epoch + 1 in evaluated:
           self._append("train", epoch + 1, self._training(found))
           self._evaluate("clean", epoch + 1, state)
+          eta.restart()
         if (
           epoch + 1 == config.epochs
           or (epoch + 1) % self.options.checkpoint_every == 0
@@ -372,6 +373,10 @@ class Eta:
     self.times.append(spent)
     self.left -= 1
     return spent
+
+  def restart(self) -> None:
+    """After something that is no part of training."""
+    self.last = time.monotonic()
 
   def __str__(self) -> str:
     times = self.times[1:] or self.times

@@ -216,17 +216,8 @@ def severity_curves(
     ...   {"SGD": sgd, "⊥Grad": orthograd}, metric="ECE"
     ... )
   """
-  if not values:
-    raise ValueError("There are no values to draw.")
-  arrays = {name: np.atleast_2d(np.asarray(v)) for name, v in values.items()}
-  levels = {v.shape[-1] for v in arrays.values()}
-  if len(levels) > 1 or any(v.ndim != 2 for v in arrays.values()):
-    shapes = {name: np.shape(v) for name, v in values.items()}
-    raise ValueError(
-      f"values have shapes {shapes}, but must be (seeds, severities), with the "
-      "same severities."
-    )
-  (number,) = levels
+  arrays = _stack(values, "severities")
+  number = _length(arrays)
   x = np.arange(1, number + 1) if severities is None else np.asarray(severities)
   if x.shape != (number,):
     raise ValueError(
@@ -234,16 +225,81 @@ def severity_curves(
     )
   with _figure(4.2, 3.1, title) as figure:
     axis = figure.subplots()
-    for i, (name, array) in enumerate(arrays.items()):
-      style = _draw_line(axis, i, x, array)
-      axis.lines[-1].set_marker(style["marker"])
-      seeds = f" ({len(array)} seeds, ± 1 s.d.)" if len(array) > 1 else ""
-      axis.plot([], [], **style, label=name + seeds)
+    _draw_curves(axis, x, arrays)
     axis.set(xlabel="severity", ylabel=metric)
-    if number <= 12:
-      axis.set_xticks(x)
-    _legend(axis)
   return figure
+
+
+def training_curves(
+  values: Mapping[str, Mapping[str, Any]],
+  epochs: Sequence[float],
+  *,
+  title: str | None = None,
+) -> "Figure":
+  """Metrics against the epoch, side by side, with a band over seeds.
+
+  Args:
+    values: for each metric, and in it for each optimizer, an array of shape
+      (seeds, epochs), or (epochs,) for one seed.
+    epochs: at which they were taken.
+    title: a title above all.
+
+  Returns:
+    A figure with one axis for each metric.
+
+  Examples:
+    >>> from orthograd_optax import plots
+    >>> sgd = [[2.0, 1.1, 1.4], [2.1, 1.2, 1.3]]
+    >>> orthograd = [[2.0, 1.1, 1.2], [2.1, 1.1, 1.2]]
+    >>> figure = plots.training_curves(
+    ...   {"loss": {"SGD": sgd, "⊥Grad": orthograd}}, [10, 20, 30]
+    ... )
+  """
+  if not values:
+    raise ValueError("There are no values to draw.")
+  x = np.asarray(epochs)
+  panels = {name: _stack(group, "epochs") for name, group in values.items()}
+  for name, arrays in panels.items():
+    if x.shape != (_length(arrays),):
+      raise ValueError(
+        f"epochs has shape {x.shape}, but {name} has {_length(arrays)} values."
+      )
+  with _figure(3.1 * len(panels), 2.8, title) as figure:
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (name, arrays) in zip(axes, panels.items(), strict=True):
+      _draw_curves(axis, x, arrays)
+      axis.set(xlabel="epoch", ylabel=name)
+  return figure
+
+
+def _stack(values: Mapping[str, Any], what: str) -> dict[str, np.ndarray]:
+  """The values, all of them with an axis for seeds."""
+  if not values:
+    raise ValueError("There are no values to draw.")
+  arrays = {name: np.atleast_2d(np.asarray(v)) for name, v in values.items()}
+  levels = {v.shape[-1] for v in arrays.values()}
+  if len(levels) > 1 or any(v.ndim != 2 for v in arrays.values()):
+    shapes = {name: np.shape(v) for name, v in values.items()}
+    raise ValueError(
+      f"values have shapes {shapes}, but must be (seeds, {what}), with the "
+      f"same {what}."
+    )
+  return arrays
+
+
+def _length(arrays: Mapping[str, np.ndarray]) -> int:
+  return next(iter(arrays.values())).shape[1]
+
+
+def _draw_curves(axis, x, arrays) -> None:
+  for i, (name, array) in enumerate(arrays.items()):
+    style = _draw_line(axis, i, x, array)
+    axis.lines[-1].set_marker(style["marker"])
+    seeds = f" ({len(array)} seeds, ± 1 s.d.)" if len(array) > 1 else ""
+    axis.plot([], [], **style, label=name + seeds)
+  if len(x) <= 12:
+    axis.set_xticks(x)
+  _legend(axis)
 
 
 def forest_plot(

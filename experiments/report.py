@@ -1,0 +1,244 @@
+"""From rows to a page: tables, plots and what they say. It never trains."""
+
+import dataclasses
+import html
+import io
+import pathlib
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from experiments import config, data, rows, runner
+from orthograd_optax import calibration, plots, stats
+
+if TYPE_CHECKING:
+  from matplotlib.figure import Figure
+
+NAMES = {
+  "sgd": "SGD",
+  "orthograd": "⊥Grad",
+  "orthograd_unnormalized": "⊥Grad, not renormalized",
+}
+# In the order of the paper's tables: what a metric is called, and whether more
+# of it is better, worse, or neither.
+METRICS = {
+  "top1": ("top-1 accuracy, %", 1),
+  "top5": ("top-5 accuracy, %", 1),
+  "loss": ("loss", -1),
+  "ece": ("ECE", -1),
+  "brier": ("Brier score", -1),
+  "entropy": ("entropy", 0),
+  "max_softmax": ("max softmax", 0),
+  "max_logit": ("max logit", 0),
+  "logit_variance": ("logit variance", 0),
+  "confidence_correlation": ("confidence correlation", 1),
+  "temperature": ("optimal temperature", 0),
+  "weight_norm": ("norm of the weights", 0),
+}
+STYLE = """
+:root { color-scheme: light }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
+  max-width: 52rem; margin: 0 auto; padding: 1.5rem 1rem }
+h1 { font-size: 1.5rem; line-height: 1.25 } h2 { font-size: 1.15rem;
+  margin-top: 2rem } figure { margin: 1rem 0 } svg { width: 100%; height: auto }
+.wide { overflow-x: auto } table { border-collapse: collapse; font-size: .85rem;
+  font-variant-numeric: tabular-nums; white-space: nowrap }
+th, td { padding: .3rem .6rem; text-align: right;
+  border-bottom: 1px solid #ddd }
+th:first-child, td:first-child { text-align: left } code { font-size: .9em }
+figcaption, .small { color: #555; font-size: .85rem }
+@media print { body { max-width: none; padding: 0 } h2, figure, table {
+  break-inside: avoid } }
+"""
+
+
+def load(folder: pathlib.Path) -> tuple[config.Study, list[dict[str, Any]]]:
+  """A folder's study, and its rows."""
+  study = runner.load_settings(folder)
+  found = [
+    row
+    for row in rows.read(folder / "rows.jsonl")
+    if row["config_hash"] == study.config.hash
+  ]
+  if not found:
+    raise rows.RowsError(
+      f"{folder / 'rows.jsonl'} has no rows of that study: `python -m "
+      f"experiments resume {folder}` makes them."
+    )
+  return study, found
+
+
+def select(found, study, dataset, epoch=None):
+  """For each optimizer, the rows of a set of images by seed."""
+  epoch = study.config.epochs if epoch is None else epoch
+  return {
+    name: {
+      row["seed"]: row
+      for row in found
+      if (row["optimizer"], row["dataset"], row["epoch"])
+      == (name, dataset, epoch)
+    }
+    for name in study.optimizers
+  }
+
+
+def comparison(
+  study: config.Study, found: list[dict[str, Any]], dataset: str = "clean"
+) -> stats.ComparisonTable | None:
+  """The first two optimizers, paired by seed; None if they are not there."""
+  sides = list(select(found, study, dataset).values())[:2]
+  seeds = sorted(set.intersection(*(set(side) for side in sides)))
+  if len(sides) < 2 or len(seeds) < 2:
+    return None
+  a, b = (
+    {
+      label: [side[seed]["metrics"][name] for seed in seeds]
+      for name, (label, _) in METRICS.items()
+    }
+    for side in sides
+  )
+  first, second = (NAMES[name] for name in study.optimizers[:2])
+  return stats.compare_table(a, b, paired=True, names=(first, second))
+
+
+def verdict(table: stats.ComparisonTable, level: float = 0.05) -> str:
+  """What is significant, after Holm's adjustment, and what is not."""
+  first, second = table.names
+  higher, lower, same = [], [], []
+  for name, row in table.rows.items():
+    if table.adjusted[name] >= level or not np.isfinite(table.adjusted[name]):
+      same.append(name.removesuffix(", %"))
+    else:
+      (lower if row.mean_b < row.mean_a else higher).append(
+        name.removesuffix(", %")
+      )
+  n = next(iter(table.rows.values())).n[0]
+  parts = []
+  if lower:
+    parts.append(f"lower {', '.join(lower)}")
+  if higher:
+    parts.append(f"higher {', '.join(higher)}")
+  text = f"Over {n} seeds, {second} has " + (
+    " and ".join(parts)
+    + f" than {first} (p < {level} after Holm's adjustment)."
+    if parts
+    else f"no metric that differs from {first}'s at p < {level}."
+  )
+  if same:
+    text += f" Not significantly different: {', '.join(same)}."
+  return text
+
+
+def curves(study: config.Study, found: list[dict[str, Any]]) -> "Figure | None":
+  """Loss in training, and loss and ECE on the test set, by epoch."""
+  epochs = study.epochs_evaluated()
+  if len(epochs) < 2:
+    return None
+  panels = (
+    ("train", "loss", "loss in training"),
+    ("clean", "loss", "loss on the test set"),
+    ("clean", "ece", "ECE on the test set"),
+  )
+  values = {}
+  for dataset, metric, title in panels:
+    values[title] = {}
+    for optimizer in study.optimizers:
+      lines = [
+        [
+          row["metrics"][metric]
+          for row in select(found, study, dataset, epoch)[optimizer].values()
+        ]
+        for epoch in epochs
+      ]
+      if len({len(line) for line in lines}) == 1 and lines[0]:
+        values[title][NAMES[optimizer]] = np.array(lines).T
+  if not all(values.values()):
+    return None
+  return plots.training_curves(values, epochs)
+
+
+def svg(figure: "Figure") -> str:
+  """A figure as a part of a page."""
+  out = io.BytesIO()
+  figure.savefig(
+    out, format="svg", bbox_inches="tight", metadata={"Date": None}
+  )
+  return re.sub(r"^.*?(?=<svg)", "", out.getvalue().decode(), flags=re.DOTALL)
+
+
+def write(folder: pathlib.Path) -> str:
+  """Writes a study's page, `report.html`, into its folder.
+
+  Returns:
+    What it says, as plain text.
+  """
+  study, found = load(folder)
+  table = comparison(study, found)
+  if table is None:
+    raise rows.RowsError(
+      f"{folder} has not enough to compare: two optimizers with two seeds each "
+      f"after epoch {study.config.epochs}. `python -m experiments resume "
+      f"{folder}` goes on."
+    )
+  says = verdict(table)
+  clean = select(found, study, "clean")
+  bins = {
+    NAMES[name]: _reliability(by_seed.values())
+    for name, by_seed in clean.items()
+    if by_seed
+  }
+  row = next(iter(next(iter(clean.values())).values()))
+  settings = ", ".join(
+    f"{k} {v}" for k, v in dataclasses.asdict(study.config).items()
+  )
+  parts = [
+    f"<h1>{' and '.join(table.names)}: the study {study.name}</h1>",
+    f"<p>{html.escape(says)}</p>",
+    "<h2>On images that were not trained on</h2>",
+    f'<div class="wide">{_table(table)}</div>',
+    '<p class="small">Mean ± standard deviation over seeds. d: Cohen’s effect '
+    "size of the first less the second, with its 95 % interval. p: of the "
+    "paired t-test, for both get the same start, images and order from a seed."
+    "</p>",
+    "<h2>How sure they are, and how right</h2>",
+    f"<figure>{svg(plots.reliability_diagram(bins))}<figcaption>Where bars "
+    "fall short of the diagonal, the network is surer than right."
+    "</figcaption></figure>",
+  ]
+  if figure := curves(study, found):
+    parts += ["<h2>On the way</h2>", f"<figure>{svg(figure)}</figure>"]
+  parts += [
+    '<h2>How it was made</h2><p class="small">',
+    f"<code>python -m experiments run {study.name}</code>; {settings}; "
+    f"{html.escape(row['device'])}, jax {row['versions']['jax']}, commit "
+    f"{row['commit']}, {row['time'][:10]}.</p>",
+  ]
+  page = (
+    '<!doctype html><html lang="en"><meta charset="utf-8">'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    f"<title>{study.name}</title><style>{STYLE}</style>" + "\n".join(parts)
+  )
+  path = folder / "report.html"
+  with data.replacing(path) as temporary:
+    temporary.write_text(page, encoding="utf-8")
+  return f"{table}\n{says}\n\nThe page: {path}"
+
+
+def _reliability(found) -> calibration.Reliability:
+  stack = lambda name: np.array([row["bins"][name] for row in found], "f4")
+  return calibration.Reliability(
+    stack("count"), stack("confidence"), stack("accuracy")
+  )
+
+
+def _table(table: stats.ComparisonTable) -> str:
+  """Its Markdown as HTML."""
+  header, _, *lines = table.markdown().splitlines()
+  cells = lambda line: [cell.strip() for cell in line.strip("| ").split(" | ")]
+  row = lambda line, tag: (
+    "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in line) + "</tr>"
+  )
+  head = row(["", *cells(header)], "th")
+  body = "".join(row(cells(line), "td") for line in lines)
+  return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"

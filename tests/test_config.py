@@ -1,0 +1,95 @@
+"""Settings, and what is said of those that can't be."""
+
+import dataclasses
+
+import pytest
+
+from experiments import config
+from experiments.config import Config, ConfigError, Study
+
+STUDY = Study(name="test")
+
+
+def test_defaults_are_the_protocols():
+  c = Config()
+  assert (c.model, c.dataset, c.per_class) == ("resnet18", "cifar10", 500)
+  assert (c.epochs, c.batch_size, c.learning_rate) == (100, 64, 0.01)
+  assert (c.momentum, c.weight_decay, c.eps) == (0.9, 5e-4, 1e-30)
+  assert c.augment
+  assert hash(c) == hash(Config())
+
+
+def test_hash_is_of_all_settings():
+  hashes = {Config().hash}
+  for change in ({"epochs": 99}, {"augment": False}, {"eps": 1e-8}):
+    hashes.add(dataclasses.replace(Config(), **change).hash)
+  assert len(hashes) == 4
+  # It stays the same from one version to the next, for rows to be found again.
+  assert Config().hash == "cc365fdaac22b161"
+
+
+def test_override():
+  study = STUDY.override(
+    ["epochs=3", "seeds=2", "learning_rate=1e-3", "augment=false"]
+    + ["optimizers=orthograd", "corruptions=fog,jpeg"]
+  )
+  assert study.config.epochs == 3 and study.config.learning_rate == 1e-3
+  assert study.config.augment is False and study.corruptions == ("fog", "jpeg")
+  assert study.runs == [("orthograd", 0), ("orthograd", 1)]
+  assert len(STUDY.override(["corruptions=all"]).corruptions) == 19
+  assert STUDY.override(["corruptions="]).corruptions == ()
+  assert STUDY.override([]) == STUDY
+
+
+@pytest.mark.parametrize(
+  ("setting", "message"),
+  [
+    ("epochs", "'epochs' is no setting: write key=value.*batch_size"),
+    ("epoch=3", "'epoch=3' is no setting.*epochs"),
+    ("name=x", "no setting"),
+    ("epochs=three", "epochs is 'three', but must be of type int"),
+    ("epochs=0", "epochs is 0, but must be at least 1"),
+    ("epochs=1.5", "must be of type int"),
+    ("momentum=1", "momentum is 1.0, but must be below 1.0"),
+    ("learning_rate=-1", "learning_rate is -1.0, but must be above 0"),
+    ("learning_rate=nan", "learning_rate is nan"),
+    ("augment=maybe", "augment is 'maybe', but must be true or false"),
+    ("model=vgg", "model is 'vgg', but must be one of resnet18, wrn28_10"),
+    ("optimizers=adam", "optimizers is 'adam', but must be one of sgd"),
+    ("optimizers=", "optimizers is empty"),
+    ("optimizers=sgd,sgd", "optimizers has one twice"),
+    ("corruptions=rain", "corruptions is 'rain'"),
+    ("seeds=-1", "seeds is -1"),
+  ],
+)
+def test_settings_that_can_not_be(setting, message):
+  with pytest.raises(ConfigError, match=message):
+    STUDY.override([setting])
+
+
+def test_wrong_types_in_python():
+  wrong = {"epochs": "3"}
+  with pytest.raises(ConfigError, match="epochs is '3'"):
+    Config(**wrong)
+
+
+def test_what_is_evaluated_when():
+  study = STUDY.override(
+    ["epochs=10", "evaluate_every=4", "corruptions=fog", "seeds=1"]
+  )
+  assert study.epochs_evaluated() == [4, 8, 10]
+  assert study.datasets(4) == ["train", "clean"]
+  assert study.datasets(10)[:3] == ["train", "clean", "fog/1"]
+  assert len(study.datasets(10)) == 7
+  assert STUDY.epochs_evaluated() == [100]
+
+
+def test_studies():
+  found = config.studies()
+  assert {"quick", "table1"} <= set(found)
+  for name, (study, text) in found.items():
+    assert study.name == name
+    assert "python -m experiments" in text or "make" in text
+  assert config.load_study("quick") is found["quick"][0]
+  with pytest.raises(ConfigError, match="no study 'tabel1'; there are.*table1"):
+    config.load_study("tabel1")

@@ -1,0 +1,233 @@
+"""The networks against PyTorch's, on the same weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import models
+
+X = np.random.default_rng(0).normal(size=(12, 32, 32, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+  ("name", "expected"),
+  [("resnet18", 11_173_962), ("wrn28_10", 36_479_194), ("small", 20_186)],
+)
+def test_number_of_parameters(name, expected):
+  variables = jax.eval_shape(
+    models.MODELS[name]().init, jax.random.key(0), jnp.asarray(X)
+  )
+  sizes = [x.size for x in jax.tree.leaves(variables["params"])]
+  assert sum(sizes) == expected
+  dtypes = {x.dtype for x in jax.tree.leaves(variables)}
+  assert dtypes == {jnp.dtype("float32")}
+
+
+def torch_resnet18(torch):
+  """torchvision's, or where it is not installed, one after its description."""
+  nn = torch.nn
+
+  class Block(nn.Module):
+    def __init__(self, inputs, outputs, stride):
+      super().__init__()
+      conv = lambda n, s: nn.Conv2d(n, outputs, 3, s, 1, bias=False)
+      self.conv1, self.bn1 = conv(inputs, stride), nn.BatchNorm2d(outputs)
+      self.conv2, self.bn2 = conv(outputs, 1), nn.BatchNorm2d(outputs)
+      self.downsample = None
+      if stride > 1 or inputs != outputs:
+        self.downsample = nn.Sequential(
+          nn.Conv2d(inputs, outputs, 1, stride, bias=False),
+          nn.BatchNorm2d(outputs),
+        )
+
+    def forward(self, x):
+      y = self.bn1(self.conv1(x)).relu()
+      y = self.bn2(self.conv2(y))
+      return (y + (self.downsample(x) if self.downsample else x)).relu()
+
+  try:
+    import torchvision
+  except ImportError:
+    net = nn.Module()
+    net.bn1, net.fc = nn.BatchNorm2d(64), nn.Linear(512, 10)
+    sizes = [64, 64, 128, 256, 512]
+    for i in range(4):
+      first = Block(sizes[i], sizes[i + 1], 1 if i == 0 else 2)
+      layer = nn.Sequential(first, Block(sizes[i + 1], sizes[i + 1], 1))
+      setattr(net, f"layer{i + 1}", layer)
+  else:
+    net = torchvision.models.resnet18(num_classes=10)
+  net.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+
+  def forward(x):
+    x = net.bn1(net.conv1(x)).relu()
+    for layer in (net.layer1, net.layer2, net.layer3, net.layer4):
+      x = layer(x)
+    return net.fc(x.mean(dim=(2, 3)))
+
+  return net, forward
+
+
+def from_torch(net):
+  """PyTorch's weights and statistics, where ours are."""
+  params, batch_stats = {}, {}
+  kernel = lambda w: np.transpose(w.detach().numpy(), (2, 3, 1, 0))
+  array = lambda w: w.detach().numpy().copy()
+
+  def convert(into, stats, pairs):
+    for i, (conv, norm) in enumerate(pairs):
+      into[f"Conv_{i}"] = {"kernel": kernel(conv.weight)}
+      into[f"BatchNorm_{i}"] = {
+        "scale": array(norm.weight),
+        "bias": array(norm.bias),
+      }
+      stats[f"BatchNorm_{i}"] = {
+        "mean": array(norm.running_mean),
+        "var": array(norm.running_var),
+      }
+
+  convert(params, batch_stats, [(net.conv1, net.bn1)])
+  number = 0
+  for layer in (net.layer1, net.layer2, net.layer3, net.layer4):
+    for block in layer:
+      pairs = [(block.conv1, block.bn1), (block.conv2, block.bn2)]
+      if block.downsample is not None:
+        pairs.append((block.downsample[0], block.downsample[1]))
+      name = f"BasicBlock_{number}"
+      params[name], batch_stats[name] = {}, {}
+      convert(params[name], batch_stats[name], pairs)
+      number += 1
+  params["Dense_0"] = {
+    "kernel": array(net.fc.weight).T,
+    "bias": array(net.fc.bias),
+  }
+  return {"params": params, "batch_stats": batch_stats}
+
+
+def test_resnet18_is_pytorchs():
+  torch = pytest.importorskip("torch")
+  torch.manual_seed(0)
+  net, forward = torch_resnet18(torch)
+  with torch.no_grad():
+    for module in net.modules():
+      if isinstance(module, torch.nn.BatchNorm2d):
+        module.weight.uniform_(0.5, 1.5)
+        module.bias.uniform_(-0.5, 0.5)
+        module.running_mean.uniform_(-0.2, 0.2)
+        module.running_var.uniform_(0.8, 1.2)
+  x = torch.from_numpy(np.transpose(X, (0, 3, 1, 2)).copy())
+  model = models.MODELS["resnet18"](method="patches")
+  variables = from_torch(net)
+  net.eval()
+  expected = forward(x).detach().numpy()
+  actual = jax.jit(model.apply)(variables, X)
+  np.testing.assert_allclose(actual, expected, atol=1e-4)
+  net.train()
+  expected = forward(x).detach().numpy()
+  actual, new = jax.jit(
+    lambda v, x: model.apply(v, x, train=True, mutable=["batch_stats"])
+  )(variables, X)
+  np.testing.assert_allclose(actual, expected, atol=1e-4)
+  after = from_torch(net)["batch_stats"]
+  for ours, theirs in zip(
+    jax.tree.leaves(new["batch_stats"]), jax.tree.leaves(after), strict=True
+  ):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "wrn28_10", "small"])
+def test_init(name):
+  """Both ways to draw the weights have the distribution of the protocol."""
+  model = models.MODELS[name]()
+  if name == "small":
+    ours = [model.init(jax.random.key(1), jnp.asarray(X))]
+  else:
+    ours = []
+  ours.append(jax.jit(lambda key: models.init(model, key))(jax.random.key(0)))
+  for variables in ours:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(variables)
+    for path, leaf in leaves:
+      leaf, last = np.asarray(leaf), path[-1].key
+      if leaf.ndim == 4:
+        size, _, _, outputs = leaf.shape
+        expected = np.sqrt(2 / (size * size * outputs))
+        spread = 5 / np.sqrt(2 * leaf.size)
+        assert abs(leaf.std() / expected - 1) < spread
+        assert abs(leaf.mean() / expected) < 5 / np.sqrt(leaf.size)
+      elif path[-2].key == "Dense_0":
+        inputs = variables["params"]["Dense_0"]["kernel"].shape[0]
+        bound = inputs**-0.5
+        assert np.abs(leaf).max() <= bound
+        if leaf.ndim == 2:
+          assert abs(leaf.std() / (bound / np.sqrt(3)) - 1) < 0.1
+        else:
+          assert leaf.std() > 0.1 * bound
+      else:
+        np.testing.assert_array_equal(leaf, last in ("scale", "var"))
+
+
+def test_a_scale_of_a_kernel_before_batch_norm_does_not_count():
+  """And in a pre-activation network, that of a block's last kernel does."""
+  model = models.MODELS["small"]()
+  variables = models.init(model, jax.random.key(0))
+  apply = jax.jit(
+    lambda v: model.apply(v, X, train=True, mutable=["batch_stats"])[0]
+  )
+  before = apply(variables)
+
+  def scaled(layer):
+    changed = jax.tree.map(jnp.copy, variables)
+    kernel = changed["params"]["PreActivationBlock_0"][layer]["kernel"]
+    changed["params"]["PreActivationBlock_0"][layer]["kernel"] = 3 * kernel
+    return apply(changed)
+
+  np.testing.assert_allclose(scaled("Conv_1"), before, atol=1e-3)
+  assert np.abs(scaled("Conv_2") - before).max() > 0.05
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("pixels", [8, 16])
+def test_convolutions_agree(stride, size, pixels):
+  """Values and gradients, of one run and of several."""
+  keys = jax.random.split(jax.random.key(0), 3)
+  x = jax.random.normal(keys[0], (3, 2, pixels, pixels, 16))
+  kernel = jax.random.normal(keys[1], (3, size, size, 16, 4))
+  out = jax.random.normal(
+    keys[2], (3, 2, pixels // stride, pixels // stride, 4)
+  )
+
+  def values(method, x, kernel, out):
+    convolve = models.CONVOLUTIONS[method]
+    y, pull = jax.vjp(lambda x, k: convolve(x, k, stride), x, kernel)
+    return y, *pull(out)
+
+  expected = [
+    values("direct", *args) for args in zip(x, kernel, out, strict=True)
+  ]
+  expected = jax.tree.map(lambda *parts: jnp.stack(parts), *expected)
+  for method in models.CONVOLUTIONS:
+    several = jax.vmap(lambda *args, m=method: values(m, *args))(x, kernel, out)
+    for ours, theirs in zip(several, expected, strict=True):
+      np.testing.assert_allclose(ours, theirs, atol=2e-4)
+    one = values(method, x[0], kernel[0], out[0])
+    for ours, theirs in zip(one, expected, strict=True):
+      np.testing.assert_allclose(ours, theirs[0], atol=2e-4)
+
+
+def test_masked_images_have_no_part_in_the_statistics():
+  model = models.MODELS["small"]()
+  variables = models.init(model, jax.random.key(0))
+  apply = lambda x, mask: model.apply(
+    variables, x, mask, train=True, mutable=["batch_stats"]
+  )
+  x = np.concatenate([X[:5], 100 * X[5:8]])
+  mask = np.arange(8) < 5
+  logits, new = apply(x, mask)
+  expected, alone = apply(X[:5], np.ones(5, bool))
+  np.testing.assert_allclose(logits[:5], expected, atol=1e-4)
+  for ours, theirs in zip(
+    jax.tree.leaves(new), jax.tree.leaves(alone), strict=True
+  ):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)

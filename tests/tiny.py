@@ -1,0 +1,60 @@
+"""A network and a study in small, for tests that train.
+
+As a program, it runs the study: `tiny.py FOLDER [process port]`.
+"""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import sys
+
+from experiments import models
+from experiments.config import Config, Study
+
+models.MODELS["small"] = functools.partial(
+  models.ResNet, models.PreActivationBlock, (8,), (1,), (2, 2), stem=4
+)
+# 70 images in batches of 16: the last one has 6.
+CONFIG = Config(
+  model="small",
+  dataset="sample",
+  per_class=7,
+  epochs=4,
+  batch_size=16,
+  learning_rate=0.05,
+  precision="float32",
+)
+STUDY = Study(
+  name="tiny",
+  config=CONFIG,
+  seeds=2,
+  evaluate_every=2,
+  corruptions=("contrast",),
+)
+RUNS = [("sgd", 0), ("orthograd", 0), ("sgd", 1), ("orthograd", 1)]
+
+
+def main(folder: str, process: str = "0", port: str | None = None) -> None:
+  import jax
+
+  from experiments import runner
+
+  if port is not None:
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(process))
+  settings = filter(None, os.environ.get("TINY", "").split())
+  study = STUDY.override(list(settings))
+  options = runner.Options(
+    checkpoint_every=1,
+    batch_devices=int(os.environ.get("TINY_BATCH_DEVICES", "1")),
+  )
+  runner.run_study(study, pathlib.Path(folder), options, print)
+
+
+def with_epochs(epochs: int) -> Config:
+  return dataclasses.replace(CONFIG, epochs=epochs)
+
+
+if __name__ == "__main__":
+  main(*sys.argv[1:])
