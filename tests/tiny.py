@@ -3,7 +3,6 @@
 As a program, it runs the study: `tiny.py FOLDER [process port]`.
 """
 
-import dataclasses
 import functools
 import os
 import pathlib
@@ -50,10 +49,6 @@ def main(folder: str, process: str = "0", port: str | None = None) -> None:
     batch_devices=int(os.environ.get("TINY_BATCH_DEVICES", "1")),
   )
   runner.run_study(study, pathlib.Path(folder), options, print)
-
-
-def with_epochs(epochs: int) -> Config:
-  return dataclasses.replace(CONFIG, epochs=epochs)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,361 @@
+"""Studies that are stopped, resumed, spread out and looked at."""
+
+import errno
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from experiments import __main__ as command
+from experiments import data, rows, runner, train
+
+TESTS = pathlib.Path(__file__).parent
+
+
+def launch(folder, cache, *args, **variables):
+  """A process that runs the study, on one device, with a cache of programs."""
+  environment = os.environ | {
+    "XLA_FLAGS": "",
+    "PYTHONPATH": str(TESTS.parent),
+    "PYTHONUNBUFFERED": "1",
+    "JAX_COMPILATION_CACHE_DIR": str(cache),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+  }
+  return subprocess.Popen(
+    [sys.executable, TESTS / "tiny.py", folder, *args],
+    env=environment | variables,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+
+
+def finish(process):
+  output, _ = process.communicate(timeout=300)
+  assert process.returncode == 0, output
+  return output
+
+
+def results(folder):
+  """What was found, without when and where."""
+  found = {}
+  for row in rows.read(folder / "rows.jsonl"):
+    assert rows.key(row) not in found
+    names = ("metrics", "bins", "scaled", "scaled_half")
+    found[rows.key(row)] = {name: row.get(name) for name in names}
+  return found
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+  return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, cache):
+  """A study's folder that was made without any interruption."""
+  folder = tmp_path_factory.mktemp("whole")
+  finish(launch(folder, cache))
+  return folder
+
+
+def test_rows(whole):
+  found = list(rows.read(whole / "rows.jsonl"))
+  # Of each run: two epochs in training and on the test set, and 5 severities.
+  assert len(found) == 4 * (2 + 2 + 5)
+  last = [row for row in found if row["dataset"] == "contrast/5"]
+  assert [(row["optimizer"], row["seed"]) for row in last] == tiny.RUNS
+  row = last[0]
+  assert row["study"] == "tiny" and row["model"] == "small"
+  assert row["epoch"] == 4 and row["precision"] == "float32"
+  assert row["config"]["learning_rate"] == 0.05
+  assert row["config_hash"] == tiny.CONFIG.hash
+  assert row["versions"]["jax"] == jax.__version__
+  assert "cpu" in row["device"] and row["wall_time"] > 0
+  assert {"commit", "time", "method"} <= set(row)
+  metrics = row["metrics"]
+  assert {"top1", "loss", "ece", "weight_norm", "temperature"} <= set(metrics)
+  assert all(isinstance(value, float) for value in metrics.values())
+  # Contrast makes it harder, and SGD is not ⊥Grad.
+  of = {rows.key(row)[1:]: row["metrics"]["loss"] for row in found}
+  assert of["sgd", 0, 4, "clean"] != of["orthograd", 0, 4, "clean"]
+  assert of["sgd", 0, 2, "train"] == pytest.approx(
+    of["orthograd", 0, 2, "train"], rel=0.1
+  )
+
+
+def test_killed_at_any_moment(whole, cache, tmp_path):
+  """It goes on where it was, and ends in the same bits."""
+  for moment in ("epoch 2/4", "epoch 4/4", "evaluated on contrast/2"):
+    process = launch(tmp_path, cache)
+    assert process.stdout is not None
+    for line in process.stdout:
+      if moment in line:
+        break
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+  # As a crash in the middle of a line would leave it.
+  path = tmp_path / "rows.jsonl"
+  os.truncate(path, path.stat().st_size - 30)
+  output = finish(launch(tmp_path, cache))
+  assert "goes on after epoch" in output
+  assert results(tmp_path) == results(whole)
+  before = path.read_bytes()
+  output = finish(launch(tmp_path, cache))
+  assert "4 of 4 runs are there already" in output and "epoch" not in output
+  assert path.read_bytes() == before
+
+
+def test_two_processes(whole, cache, tmp_path):
+  """With four devices, which share runs and batches; rows are written once."""
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = str(free.getsockname()[1])
+  flags = "--xla_force_host_platform_device_count=2"
+  variables = {"TINY_BATCH_DEVICES": "2", "XLA_FLAGS": flags}
+  processes = [
+    launch(tmp_path, cache, str(i), port, **variables) for i in range(2)
+  ]
+  for process in processes:
+    finish(process)
+  found, expected = results(tmp_path), results(whole)
+  assert set(found) == set(expected)
+  for key, row in found.items():
+    loss = expected[key]["metrics"]["loss"]
+    assert row["metrics"]["loss"] == pytest.approx(loss, rel=1e-3)
+
+
+def test_a_run_that_diverges(tmp_path, monkeypatch):
+  """It is recorded as such, and the others go on."""
+  original = train.Engine.place
+
+  def poisoned(self, runs, labels):
+    placed = original(self, runs, labels)
+    strength = np.array(placed.strength)
+    strength[1] = np.nan
+    return placed._replace(strength=train.put(strength, self.by_run))
+
+  monkeypatch.setattr(train.Engine, "place", poisoned)
+  said = []
+  study = tiny.STUDY.override(
+    ["corruptions=", "epochs=2", "evaluate_every=1", "seeds=2"]
+  )
+  options = runner.Options(save_logits=True)
+  runner.run_study(study, tmp_path, options, say=said.append)
+  found = list(rows.read(tmp_path / "rows.jsonl"))
+  (lost,) = (row for row in found if row["dataset"] == "diverged")
+  assert (lost["optimizer"], lost["seed"]) == tiny.RUNS[1]
+  assert lost["epoch"] == 1 and lost["metrics"]["weight_norm"] is None
+  others = [row for row in found if row is not lost]
+  assert len(others) == 3 * 4
+  assert all(np.isfinite(row["metrics"]["loss"]) for row in others)
+  assert tiny.RUNS[1] not in {(r["optimizer"], r["seed"]) for r in others}
+  runner.run_study(study, tmp_path, say=said.append)
+  assert "4 of 4 runs are there already" in said[-2]
+  logits = np.load(tmp_path / "logits" / "sgd-1-2-clean.npy")
+  assert logits.shape == (1000, 10) and logits.dtype == np.float32
+  labels = data.load_sample().test_labels
+  top1 = 100 * np.mean(np.argmax(logits, axis=1) == labels)
+  (row,) = (
+    row for row in others if rows.key(row)[1:] == ("sgd", 1, 2, "clean")
+  )
+  assert row["metrics"]["top1"] == pytest.approx(top1)
+
+
+def row_of(seed, dataset="clean"):
+  return {
+    "config_hash": "c",
+    "optimizer": "sgd",
+    "seed": seed,
+    "epoch": 1,
+    "dataset": dataset,
+    "metrics": {"loss": float("nan")},
+  }
+
+
+def test_rows_are_added_once(tmp_path):
+  path = tmp_path / "rows.jsonl"
+  file = rows.Rows(path)
+  file.append([row_of(0), row_of(1)])
+  file.append([row_of(1), row_of(2), row_of(2)])
+  again = rows.Rows(path)
+  again.append([row_of(0)])
+  assert [row["seed"] for row in rows.read(path)] == [0, 1, 2]
+  lines = path.read_text().splitlines()
+  assert [json.loads(line)["metrics"]["loss"] for line in lines] == [None] * 3
+
+
+def test_torn_line(tmp_path):
+  path = tmp_path / "rows.jsonl"
+  rows.Rows(path).append([row_of(0), row_of(1)])
+  os.truncate(path, path.stat().st_size - 1)
+  assert [row["seed"] for row in rows.read(path)] == [0]
+  file = rows.Rows(path)
+  assert len(file.keys) == 1
+  file.append([row_of(1)])
+  assert [row["seed"] for row in rows.read(path)] == [0, 1]
+  path.write_bytes(b"hello\n" + path.read_bytes())
+  with pytest.raises(
+    rows.RowsError, match=r"Line 1 of .*rows.jsonl is no JSON"
+  ):
+    rows.Rows(path)
+
+
+def test_full_disk(tmp_path, monkeypatch):
+  path = tmp_path / "rows.jsonl"
+  file = rows.Rows(path)
+  file.append([row_of(0)])
+  before = path.read_bytes()
+
+  def full(handle):
+    del handle
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  monkeypatch.setattr(os, "fsync", full)
+  with pytest.raises(rows.RowsError, match="No space left.*same command again"):
+    file.append([row_of(1)])
+  assert path.read_bytes() == before
+  monkeypatch.undo()
+  file.append([row_of(1)])
+  assert len(list(rows.read(path))) == 2
+
+
+def test_folder_that_can_not_be_written(tmp_path, monkeypatch, capsys):
+  (tmp_path / "file").write_text("in the way")
+  argv = ["x", "run", "quick", "--output", str(tmp_path / "file" / "runs")]
+  monkeypatch.setattr(sys, "argv", argv)
+  with pytest.raises(SystemExit) as stopped:
+    command.main()
+  assert "file" in str(stopped.value) and "Error" in str(stopped.value)
+  assert "Traceback" not in capsys.readouterr().err
+
+
+def groups(study, folder, **options):
+  missing = runner.Missing(study, rows.Rows(folder / "rows.jsonl"))
+  mesh = train.make_mesh(devices=jax.devices()[:1])
+  return list(
+    runner.make_groups(study, folder, missing, mesh, runner.Options(**options))
+  )
+
+
+def test_runs_that_are_there_are_not_made_again(whole):
+  study = tiny.STUDY.override(["seeds=3"])
+  assert groups(study, whole) == [[("sgd", 2), ("orthograd", 2)]]
+  more = tiny.STUDY.override(["corruptions=contrast,fog"])
+  assert groups(more, whole) == [tiny.RUNS]  # by its checkpoint
+  other = tiny.STUDY.override(["momentum=0.5"])
+  assert groups(other, whole) == [tiny.RUNS]
+
+
+def test_groups(tmp_path):
+  study = tiny.STUDY.override(["seeds=5"])
+  assert [len(group) for group in groups(study, tmp_path)] == [10]
+  split = groups(study, tmp_path, group_size=5)
+  assert [len(group) for group in split] == [4, 4, 2]
+  for group in split:
+    seeds = [seed for _, seed in group]
+    assert seeds[::2] == seeds[1::2]
+  assert sum(split, []) == study.runs
+  assert len(groups(study, tmp_path, group_size=1)) == 5
+  study = study.override(
+    ["optimizers=sgd,orthograd_unnormalized,orthograd", "seeds=2"]
+  )
+  together = groups(study, tmp_path)
+  assert [{name for name, _ in group} for group in together] == [
+    {"sgd", "orthograd"},
+    {"orthograd_unnormalized"},
+  ]
+  # What was begun stays together.
+  begun = tmp_path / "checkpoints" / "x" / "runs.json"
+  begun.parent.mkdir(parents=True)
+  manifest = {"config_hash": study.config.hash, "runs": tiny.RUNS[:3]}
+  begun.write_text(json.dumps(manifest))
+  first, *others = groups(study, tmp_path)
+  assert first == tiny.RUNS[:3]
+  assert sorted(sum(others, first)) == sorted(study.runs)
+
+
+def test_progress(monkeypatch):
+  class Terminal:
+    def __init__(self, live):
+      self.live, self.text = live, ""
+
+    def isatty(self):
+      return self.live
+
+    def write(self, text):
+      self.text += text
+
+    def flush(self):
+      pass
+
+  monkeypatch.delenv("CI", raising=False)
+  for live in (True, False):
+    terminal = Terminal(live)
+    say = runner.Progress(terminal)
+    for text in ("s: begins", "s: epoch 1/2 · long", "s: epoch 2/2", "s: done"):
+      say(text)
+    if live:
+      assert terminal.text.count("\r") == 2 and terminal.text.endswith("\n")
+    else:
+      assert terminal.text == "s: begins\ns: done\n" or (
+        "epoch 1/2" in terminal.text and "epoch 2/2" not in terminal.text
+      )
+  monkeypatch.setenv("CI", "1")
+  terminal = Terminal(True)
+  runner.Progress(terminal)("s: begins")
+  assert terminal.text == ""
+
+
+def run_command(monkeypatch, capsys, *args):
+  monkeypatch.setattr(sys, "argv", ["experiments", *map(str, args)])
+  command.main()
+  return capsys.readouterr().out
+
+
+def test_show_and_report(whole, monkeypatch, capsys):
+  shown = run_command(monkeypatch, capsys, "show", whole)
+  assert "contrast/5" in shown and "orthograd" in shown and "ECE" in shown
+  said = run_command(monkeypatch, capsys, "report", whole)
+  assert "Over 2 seeds" in said and "report.html" in said
+  page = (whole / "report.html").read_text()
+  assert page.count("<svg") == 2 and "⊥Grad" in page
+  assert "http://www.w3.org" in page and "src=" not in page
+
+
+def test_list_and_plan(tmp_path, monkeypatch, capsys):
+  listed = run_command(monkeypatch, capsys, "list")
+  assert "quick" in listed and "table1" in listed
+  planned = run_command(
+    monkeypatch,
+    capsys,
+    *("plan", "quick", "--output", tmp_path, "--set", "batch_size=16"),
+    *("--set", "per_class=7", "--set", "seeds=2"),
+  )
+  assert "runs       4, of which 0 are complete" in planned
+  assert "ms a run" in planned and "GB" in planned
+
+
+@pytest.mark.parametrize(
+  ("args", "message"),
+  [
+    (["run", "tabel1"], "no study 'tabel1'.*table1"),
+    (["run", "quick", "--set", "epoch=1"], "is no setting"),
+    (["run", "quick", "--set", "epochs=0"], "epochs is 0"),
+    (["resume", "nowhere"], "nowhere is no folder of a study"),
+    (["show", "nowhere"], "nowhere"),
+    (["report", "nowhere"], "nowhere"),
+  ],
+)
+def test_commands_that_can_not_be(monkeypatch, capsys, args, message):
+  with pytest.raises(SystemExit) as stopped:
+    run_command(monkeypatch, capsys, *args)
+  assert stopped.match(message)
