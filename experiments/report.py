@@ -7,6 +7,7 @@ import pathlib
 import re
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from experiments import config, data, rows, runner
@@ -226,7 +227,7 @@ def write(folder: pathlib.Path) -> str:
 
 
 def _reliability(found) -> calibration.Reliability:
-  stack = lambda name: np.array([row["bins"][name] for row in found], "f4")
+  stack = lambda name: jnp.array([row["bins"][name] for row in found])
   return calibration.Reliability(
     stack("count"), stack("confidence"), stack("accuracy")
   )

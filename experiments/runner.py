@@ -379,8 +379,9 @@ class Eta:
     self.last = time.monotonic()
 
   def __str__(self) -> str:
-    times = self.times[1:] or self.times
-    seconds = round(self.left * float(np.median(times)))
+    if len(self.times) < 2:  # the first one was compiled, too
+      return "?"
+    seconds = round(self.left * float(np.median(self.times[1:])))
     minutes, seconds = divmod(seconds, 60)
     return f"{minutes}:{seconds:02d}"
 

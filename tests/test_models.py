@@ -1,5 +1,7 @@
 """The networks against PyTorch's, on the same weights."""
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,7 +49,7 @@ def torch_resnet18(torch):
       return (y + (self.downsample(x) if self.downsample else x)).relu()
 
   try:
-    import torchvision
+    torchvision = importlib.import_module("torchvision")
   except ImportError:
     net = nn.Module()
     net.bn1, net.fc = nn.BatchNorm2d(64), nn.Linear(512, 10)

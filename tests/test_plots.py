@@ -325,3 +325,23 @@ def test_input_that_makes_no_sense():
     plots.reliability_diagram(zero)
   with pytest.raises(ValueError, match=r"labels\[0\] is 9"):
     plots.temperature_curve(logits, jnp.full(400, 9))
+
+
+def test_training_curves():
+  random = np.random.default_rng(0)
+  values = {
+    "loss": {"SGD": random.random((3, 4)), "⊥Grad": random.random((3, 4))},
+    "ECE": {"SGD": random.random(4)},
+  }
+  figure = plots.training_curves(values, [10, 20, 30, 40])
+  first, second = figure.axes
+  assert [axis.get_ylabel() for axis in figure.axes] == ["loss", "ECE"]
+  line = first.lines[0]
+  np.testing.assert_allclose(line.get_xdata(), [10, 20, 30, 40])
+  expected = values["loss"]["SGD"].mean(axis=0)
+  np.testing.assert_allclose(line.get_ydata(), expected)
+  np.testing.assert_allclose(second.lines[0].get_ydata(), values["ECE"]["SGD"])
+  with pytest.raises(ValueError, match="no values"):
+    plots.training_curves({}, [1])
+  with pytest.raises(ValueError, match=r"epochs has shape \(3,\).*loss has 4"):
+    plots.training_curves(values, [1, 2, 3])

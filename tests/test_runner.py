@@ -17,6 +17,9 @@ import tiny
 from experiments import __main__ as command
 from experiments import data, rows, runner, train
 
+pytestmark = pytest.mark.skipif(
+  not hasattr(jax, "shard_map"), reason="the engine needs a newer jax"
+)
 TESTS = pathlib.Path(__file__).parent
 
 
