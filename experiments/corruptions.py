@@ -582,6 +582,8 @@ def corrupt(images: Any, name: str, severity: int, key: jax.Array) -> jax.Array:
   if name == "jpeg":
     return jnp.asarray(jpeg(np.asarray(images), c))
   fixed, given = _prepare(name, c)
+  # Whole numbers are another type, and would compile another program.
+  given = jax.tree.map(lambda v: float(v) if isinstance(v, int) else v, given)
   return _corrupt(key, jnp.asarray(images), given, fixed, name)
 
 

@@ -40,9 +40,9 @@ def images_of(
   name, _, severity = dataset.partition("/")
   if path is not None:
     return published.load(path, name, int(severity))
-  number = corruptions.check(name, int(severity))
+  name = corruptions.check(name, int(severity))
   names = corruptions.CORRUPTIONS + corruptions.EXTRA_CORRUPTIONS
-  key = jax.random.fold_in(jax.random.key(2019), names.index(number))
+  key = jax.random.fold_in(jax.random.key(2019), names.index(name))
   key = jax.random.fold_in(key, int(severity))
   images = corruptions.corrupt(test.test_images, name, int(severity), key)
   return images, test.test_labels

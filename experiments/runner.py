@@ -102,22 +102,44 @@ def run_study(
   writes = jax.process_index() == 0
   if writes:
     folder.mkdir(parents=True, exist_ok=True)
-    with data.replacing(folder / "study.json") as temporary:
-      temporary.write_text(json.dumps(dataclasses.asdict(study), indent=2))
-    _remove_leftovers(folder)
-  rows = Rows(folder / "rows.jsonl", write=writes)
-  _meet("start")
-  missing = Missing(study, rows)
-  mesh = train.make_mesh(options.batch_devices)
-  groups = list(make_groups(study, folder, missing, mesh, options))
-  done = sum(not missing(run) for run in study.runs)
-  say(f"{study.name}: {done} of {len(study.runs)} runs are there already")
-  images = train.load_dataset(study.config) if groups else None
-  for number, runs in enumerate(groups, 1):
-    label = f"{study.name} {number}/{len(groups)}"
-    Group(study, runs, folder, rows, mesh, options, images).complete(label, say)
+  with _locked(folder) if writes else contextlib.nullcontext():
+    if writes:
+      with data.replacing(folder / "study.json") as temporary:
+        temporary.write_text(json.dumps(dataclasses.asdict(study), indent=2))
+      _remove_leftovers(folder)
+    rows = Rows(folder / "rows.jsonl", write=writes)
+    _meet("start")
+    missing = Missing(study, rows)
+    mesh = train.make_mesh(options.batch_devices)
+    groups = list(make_groups(study, folder, missing, mesh, options))
+    done = sum(not missing(run) for run in study.runs)
+    say(f"{study.name}: {done} of {len(study.runs)} runs are there already")
+    images = train.load_dataset(study.config) if groups else None
+    for number, runs in enumerate(groups, 1):
+      label = f"{study.name} {number}/{len(groups)}"
+      group = Group(study, runs, folder, rows, mesh, options, images)
+      group.complete(label, say)
   say(f"{study.name}: complete, {rows.path}")
   return rows.path
+
+
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path) -> Iterator[None]:
+  """Keeps another process from working on the same study, where it can."""
+  try:
+    import fcntl
+  except ImportError:  # not on Windows
+    yield
+    return
+  with (folder / ".lock").open("w") as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      raise data.DataError(
+        f"Another process is at work in {folder}: wait for it, or give another "
+        "folder with --output."
+      ) from error
+    yield  # and the lock goes with the file, even if the process is killed
 
 
 def load_settings(folder: pathlib.Path) -> Study:
@@ -162,16 +184,16 @@ def make_groups(
   method = train.auto_method(study.config) if method == "auto" else method
   most = options.group_size or runs_that_fit(study.config, method, mesh)
   for renormalize in (True, False):
-    runs = [x for x in left if OPTIMIZERS[x[0]].renormalize == renormalize]
-    together = len({name for name, _ in runs}) or 1
-    size = max(most // together, 1) * together
-    count = math.ceil(len(runs) / size)
-    seeds = np.array_split(np.arange(len(runs) // together), count or 1)
-    yield from (
-      runs[together * part[0] : together * (part[-1] + 1)]
-      for part in seeds
-      if len(part)
-    )
+    by_seed: dict[int, list[Run]] = {}
+    for name, seed in left:
+      if OPTIMIZERS[name].renormalize == renormalize:
+        by_seed.setdefault(seed, []).append((name, seed))
+    if not by_seed:
+      continue
+    seeds = max(most // max(map(len, by_seed.values())), 1)  # in a group
+    count = math.ceil(len(by_seed) / seeds)
+    for part in np.array_split(list(by_seed), count):
+      yield [run for seed in part for run in by_seed[int(seed)]]
 
 
 class Group:
@@ -248,6 +270,9 @@ class Group:
     import orbax.checkpoint as ocp
 
     done = manager.latest_step()
+    if done is not None and self._lacks_rows_before(done):
+      manager.delete(done)
+      done = None
     if done is None:
       return 0, self.engine.init(runs)
     shapes = jax.eval_shape(self.engine.init, runs)
@@ -260,6 +285,19 @@ class Group:
     leaves, treedef = jax.tree.flatten(shapes)
     restored = manager.restore(done, args=ocp.args.StandardRestore(leaves))
     return done, treedef.unflatten(restored)
+
+  def _lacks_rows_before(self, done: int) -> bool:
+    """Whether rows are missing that a checkpoint is too late for.
+
+    So it is when a study is to be evaluated more often than it was.
+    """
+    return any(
+      "train" in missing or (epoch < done and "clean" in missing)
+      for epoch in self.study.epochs_evaluated()
+      if epoch <= done
+      for run in self.runs
+      for missing in [self.missing.datasets(run, epoch)]
+    )
 
   def _save(self, manager: Any, epoch: int, state: train.State) -> None:
     import orbax.checkpoint as ocp
@@ -334,6 +372,7 @@ class Group:
       "config_hash": config.hash,
       "precision": config.precision,
       "method": self.engine.method,
+      "corruptions": "published" if self.options.corrupted else "made",
       "runs_at_once": len(self.runs),
       "wall_time": round(time.monotonic() - self.start, 3),
       "time": now(),

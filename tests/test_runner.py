@@ -15,12 +15,17 @@ import pytest
 import tiny
 
 from experiments import __main__ as command
-from experiments import data, rows, runner, train
+from experiments import data, models, rows, runner, train
 
 pytestmark = pytest.mark.skipif(
   not hasattr(jax, "shard_map"), reason="the engine needs a newer jax"
 )
 TESTS = pathlib.Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def tiny_model(monkeypatch):
+  monkeypatch.setitem(models.MODELS, "small", tiny.MODEL)
 
 
 def launch(folder, cache, *args, **variables):
@@ -115,6 +120,12 @@ def test_killed_at_any_moment(whole, cache, tmp_path):
   output = finish(launch(tmp_path, cache))
   assert "4 of 4 runs are there already" in output and "epoch" not in output
   assert path.read_bytes() == before
+  # Rows of epochs that no checkpoint is left of are made from the start.
+  output = finish(launch(tmp_path, cache, TINY="evaluate_every=1"))
+  assert "epoch 1/4" in output
+  found, expected = results(tmp_path), results(whole)
+  assert {key: found[key] for key in expected} == expected
+  assert len(found) == len(expected) + 4 * 2 * 2
 
 
 def test_two_processes(whole, cache, tmp_path):
@@ -284,6 +295,31 @@ def test_groups(tmp_path):
   first, *others = groups(study, tmp_path)
   assert first == tiny.RUNS[:3]
   assert sorted(sum(others, first)) == sorted(study.runs)
+
+
+def test_groups_of_what_is_left(tmp_path):
+  """No run is forgotten, even where one of a pair is there."""
+  study = tiny.STUDY.override(["seeds=4", "corruptions="])
+  file = rows.Rows(tmp_path / "rows.jsonl")
+  file.append(
+    row_of(1, dataset) | {"epoch": epoch, "config_hash": study.config.hash}
+    for epoch in (2, 4)
+    for dataset in ("train", "clean")
+  )
+  left = [run for run in study.runs if run != ("sgd", 1)]
+  for size in (1, 2, 3, 4, 100):
+    found = groups(study, tmp_path, group_size=size)
+    assert sum(found, []) == left
+    assert all(len(group) <= max(size, 2) for group in found)
+
+
+def test_two_at_once(tmp_path):
+  study = tiny.STUDY.override(["seeds=1"])
+  with runner._locked(tmp_path):
+    with pytest.raises(data.DataError, match="Another process is at work in"):
+      runner.run_study(study, tmp_path, say=print)
+  with runner._locked(tmp_path):
+    pass
 
 
 def test_progress(monkeypatch):

@@ -11,7 +11,7 @@ import sys
 from experiments import models
 from experiments.config import Config, Study
 
-models.MODELS["small"] = functools.partial(
+MODEL = functools.partial(
   models.ResNet, models.PreActivationBlock, (8,), (1,), (2, 2), stem=4
 )
 # 70 images in batches of 16: the last one has 6.
@@ -39,6 +39,7 @@ def main(folder: str, process: str = "0", port: str | None = None) -> None:
 
   from experiments import runner
 
+  models.MODELS["small"] = MODEL
   if port is not None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(process))
