@@ -26,7 +26,7 @@ def main():
   sample = data.load_sample().test_images
   images = np.resize(sample, (args.images, *sample.shape[1:]))
   on_device = jnp.asarray(images)
-  names = corruptions.CORRUPTIONS + corruptions.EXTRA_CORRUPTIONS
+  names = corruptions.ALL
   print(
     f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, jax"
     f" {jax.__version__}; {args.images:,} images × 5 severities\n"

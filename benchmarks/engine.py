@@ -19,7 +19,7 @@ from experiments import memory, train
 from experiments.config import Config
 
 # Multiplications and additions of a training step, for one image.
-GFLOP = {"resnet18": 3.34, "wrn28_10": 31.5, "small": 0.0227}
+GFLOP = {"resnet18": 3.34, "wrn28_10": 31.5, "small": 0.0039}
 PEAK = {"NVIDIA H200": 790.0}  # TFLOP/s in bfloat16, dense, as measured
 
 
@@ -75,7 +75,7 @@ def main():
   config = Config(
     model=args.model, precision=args.precision, per_class=args.per_class
   )
-  steps = -(-10 * config.per_class // config.batch_size)
+  steps = config.steps
   device = jax.devices()[0].device_kind
   floor = GFLOP[args.model] * config.batch_size / PEAK.get(device, np.nan)
   print(

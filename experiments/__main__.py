@@ -66,12 +66,10 @@ def data_export_tfds(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-  from experiments import config, runner
+  from experiments import runner
 
   _prepare_devices(args)
-  study = config.load_study(args.study).override(args.set or [])
-  folder = args.output or pathlib.Path("runs") / args.study
-  runner.run_study(study, folder, _options(args))
+  runner.run_study(*_study(args), _options(args))
 
 
 def resume(args: argparse.Namespace) -> None:
@@ -83,11 +81,9 @@ def resume(args: argparse.Namespace) -> None:
 
 
 def plan(args: argparse.Namespace) -> None:
-  from experiments import config, planning
+  from experiments import planning
 
-  study = config.load_study(args.study).override(args.set or [])
-  folder = args.output or pathlib.Path("runs") / args.study
-  print(planning.plan(study, folder, _options(args)))
+  print(planning.plan(*_study(args), _options(args)))
 
 
 def list_studies(args: argparse.Namespace) -> None:
@@ -118,6 +114,14 @@ def _prepare_devices(args: argparse.Namespace) -> None:
     import jax
 
     jax.distributed.initialize()
+
+
+def _study(args: argparse.Namespace):
+  """The study that is asked for, and its folder."""
+  from experiments import config
+
+  study = config.load_study(args.study).override(args.set or [])
+  return study, args.output or pathlib.Path("runs") / args.study
 
 
 def _options(args: argparse.Namespace):
@@ -215,7 +219,6 @@ def _add_studies(topics) -> None:
   add("list", list_studies, "list the studies")
   parser = add("show", show, "a table of what a study's folder has")
   parser.add_argument("folder", type=pathlib.Path)
-
   parser = add(
     "report", write_report, "a page of what a study's folder has; and its table"
   )

@@ -10,13 +10,10 @@ import importlib
 import json
 import pathlib
 import pkgutil
-import types
 from typing import Any
 
 from experiments import corruptions
 from experiments.data import UserError
-
-ALL_CORRUPTIONS = corruptions.CORRUPTIONS + corruptions.EXTRA_CORRUPTIONS
 
 
 class ConfigError(UserError, ValueError):
@@ -38,17 +35,14 @@ OPTIMIZERS = {
 }
 
 
-def _field(default: Any, text: str, **rule: Any) -> Any:
-  """A field with its meaning and what it may be.
+def _field(default: Any, **rule: Any) -> Any:
+  """A field, of its default's type, and what it may be.
 
   Args:
-    default: its default, whose type it has.
-    text: what it is.
-    **rule: ``at_least``, ``above``, ``at_most``, ``below`` or ``one_of``.
+    default: its default.
+    **rule: ``at_least``, ``above``, ``below`` or ``one_of``.
   """
-  return dataclasses.field(
-    default=default, metadata={"text": text, "rule": rule}
-  )
+  return dataclasses.field(default=default, metadata={"rule": rule})
 
 
 def _parse(field: dataclasses.Field, text: str) -> Any:
@@ -99,36 +93,41 @@ def _check(config: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """What decides the numbers of a run, besides its optimizer and seed."""
+  """What decides the numbers of a run, besides its optimizer and seed.
 
-  model: str = _field(
-    "resnet18", "the network", one_of=("resnet18", "wrn28_10", "small")
-  )
-  dataset: str = _field(
-    "cifar10",
-    "all of CIFAR-10, or the sample that comes with the code",
-    one_of=("cifar10", "sample"),
-  )
-  per_class: int = _field(
-    500, "training images of each class, drawn by the seed", at_least=1
-  )
-  epochs: int = _field(100, "times through them", at_least=1)
-  batch_size: int = _field(64, "images a step", at_least=1)
-  learning_rate: float = _field(0.01, "of every step", above=0.0)
-  momentum: float = _field(0.9, "of SGD", at_least=0.0, below=1.0)
-  weight_decay: float = _field(
-    5e-4, "times the weights, added after ⊥Grad", at_least=0.0
-  )
-  eps: float = _field(1e-30, "of ⊥Grad", above=0.0)
-  augment: bool = _field(True, "crop and flip training images at random")
-  precision: str = _field(
-    "bfloat16",
-    "of convolutions: bfloat16; tf32, which a CPU takes for float32; float32",
-    one_of=("bfloat16", "tf32", "float32"),
-  )
+  Attributes:
+    model: the network.
+    dataset: all of CIFAR-10, or the sample that comes with the code.
+    per_class: training images of each class, drawn by the seed.
+    epochs: times through them.
+    batch_size: images a step.
+    learning_rate: of every step.
+    momentum: of SGD.
+    weight_decay: times the weights, added after ⊥Grad.
+    eps: of ⊥Grad.
+    augment: whether to crop and mirror training images at random.
+    precision: of convolutions; a CPU takes tf32 for float32.
+  """
+
+  model: str = _field("resnet18", one_of=("resnet18", "wrn28_10", "small"))
+  dataset: str = _field("cifar10", one_of=("cifar10", "sample"))
+  per_class: int = _field(500, at_least=1)
+  epochs: int = _field(100, at_least=1)
+  batch_size: int = _field(64, at_least=1)
+  learning_rate: float = _field(0.01, above=0.0)
+  momentum: float = _field(0.9, at_least=0.0, below=1.0)
+  weight_decay: float = _field(5e-4, at_least=0.0)
+  eps: float = _field(1e-30, above=0.0)
+  augment: bool = _field(True)
+  precision: str = _field("bfloat16", one_of=("bfloat16", "tf32", "float32"))
 
   def __post_init__(self):
     _check(self)
+
+  @property
+  def steps(self) -> int:
+    """Of an epoch; the last may have fewer images."""
+    return -(-10 * self.per_class // self.batch_size)
 
   @property
   def hash(self) -> str:
@@ -138,20 +137,25 @@ class Config:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-  """Runs to make and what to evaluate them on."""
+  """Runs to make and what to evaluate them on.
+
+  Attributes:
+    name: of its file in `studies/`.
+    config: of all runs.
+    optimizers: which to train.
+    seeds: runs of each optimizer, from seed 0.
+    evaluate_every: epochs between evaluations; 0 for one at the end.
+    corruptions: of CIFAR-10-C, on which to evaluate at the end.
+  """
 
   name: str
   config: Config = Config()
   optimizers: tuple[str, ...] = _field(
-    ("sgd", "orthograd"), "which to train", one_of=tuple(OPTIMIZERS)
+    ("sgd", "orthograd"), one_of=tuple(OPTIMIZERS)
   )
-  seeds: int = _field(20, "runs of each optimizer, from seed 0", at_least=1)
-  evaluate_every: int = _field(
-    0, "epochs between evaluations on the test set; 0: at the end", at_least=0
-  )
-  corruptions: tuple[str, ...] = _field(
-    (), "of CIFAR-10-C, at the end", one_of=ALL_CORRUPTIONS
-  )
+  seeds: int = _field(20, at_least=1)
+  evaluate_every: int = _field(0, at_least=0)
+  corruptions: tuple[str, ...] = _field((), one_of=corruptions.ALL)
 
   def __post_init__(self):
     _check(self)
@@ -206,20 +210,17 @@ class Study:
     return dataclasses.replace(self, **mine)
 
 
-def _modules() -> dict[str, types.ModuleType]:
-  from experiments import studies
-
-  return {
-    found.name: importlib.import_module(f"experiments.studies.{found.name}")
-    for found in pkgutil.iter_modules(studies.__path__)
-  }
-
-
 def studies() -> dict[str, tuple[Study, str]]:
   """Each study's name, what it is, and its description."""
+  from experiments import studies as package
+
+  modules = {
+    found.name: importlib.import_module(f"{package.__name__}.{found.name}")
+    for found in pkgutil.iter_modules(package.__path__)
+  }
   return {
     name: (module.STUDY, module.__doc__ or "")
-    for name, module in _modules().items()
+    for name, module in modules.items()
   }
 
 

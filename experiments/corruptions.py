@@ -44,6 +44,7 @@ CORRUPTIONS = (
   "jpeg",
 )
 EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+ALL = CORRUPTIONS + EXTRA_CORRUPTIONS
 SIZE = 32
 einsum = functools.partial(jnp.einsum, precision="highest")
 
@@ -540,10 +541,7 @@ def check(name: str, severity: int) -> str:
   """Our name of a corruption, if there is one of that name and severity."""
   name = ALIASES.get(name, name)
   if name not in PARAMETERS:
-    raise ValueError(
-      f"name is {name!r}, but must be one of "
-      f"{', '.join(CORRUPTIONS + EXTRA_CORRUPTIONS)}."
-    )
+    raise ValueError(f"name is {name!r}, but must be one of {', '.join(ALL)}.")
   if severity not in (1, 2, 3, 4, 5):
     raise ValueError(f"severity is {severity!r}, but must be 1, 2, 3, 4 or 5.")
   return name

@@ -41,8 +41,8 @@ def images_of(
   if path is not None:
     return published.load(path, name, int(severity))
   name = corruptions.check(name, int(severity))
-  names = corruptions.CORRUPTIONS + corruptions.EXTRA_CORRUPTIONS
-  key = jax.random.fold_in(jax.random.key(2019), names.index(name))
+  number = corruptions.ALL.index(name)
+  key = jax.random.fold_in(jax.random.key(2019), number)
   key = jax.random.fold_in(key, int(severity))
   images = corruptions.corrupt(test.test_images, name, int(severity), key)
   return images, test.test_labels
@@ -53,13 +53,12 @@ class Evaluator:
 
   def __init__(self, engine: train.Engine):
     self.engine = engine
-    by_both = P("run", "batch")
     self._logits = jax.jit(
       jax.shard_map(
         self._apply,
         mesh=engine.mesh,
         in_specs=(P("run"), P("run"), P("batch")),
-        out_specs=by_both,
+        out_specs=P("run", "batch"),
         check_vma=False,
       )
     )
@@ -75,10 +74,7 @@ class Evaluator:
       logits = jax.lax.map(lambda x: apply(train.normalize(x)), parts)
       return logits.reshape(len(images), -1)
 
-    with train.precision(self.engine.config):
-      if self.engine.method == "sequential":
-        return jax.lax.map(lambda both: one(*both), (params, batch_stats))
-      return jax.vmap(one)(params, batch_stats)
+    return self.engine.over_runs(one, params, batch_stats)
 
   def logits(self, state: train.State, images: Any) -> jax.Array:
     """Logits (runs, images, 10) of images (images, 32, 32, 3), uint8."""
@@ -100,7 +96,7 @@ class Evaluator:
     halves = calibration.split(labels)
     found = self._metrics(logits, jnp.asarray(labels), *halves)
     found["metrics"]["weight_norm"] = self.norms(state.params)
-    found = train.gather(found, self.engine.mesh)
+    found = train.gather(found)
     return list(_rows(found)), logits
 
 

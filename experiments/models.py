@@ -172,12 +172,6 @@ class BatchNorm(nn.Module):
     return y.astype(x.dtype)
 
 
-def dense_init(key, shape, dtype=jnp.float32):
-  """PyTorch's default for a kernel of shape (inputs, outputs)."""
-  bound = shape[0] ** -0.5
-  return jax.random.uniform(key, shape, dtype, -bound, bound)
-
-
 class Dense(nn.Module):
   """The last layer, in float32, with PyTorch's default initialisation."""
 
@@ -186,26 +180,25 @@ class Dense(nn.Module):
   @nn.compact
   def __call__(self, x):
     inputs = x.shape[1]
-    kernel = self.param("kernel", dense_init, (inputs, self.features))
     bound = inputs**-0.5
-    bias = self.param(
-      "bias",
-      lambda key, shape: jax.random.uniform(
-        key, shape, minval=-bound, maxval=bound
-      ),
-      (self.features,),
-    )
+    uniform = functools.partial(jax.random.uniform, minval=-bound, maxval=bound)
+    kernel = self.param("kernel", uniform, (inputs, self.features))
+    bias = self.param("bias", uniform, (self.features,))
     x = x.astype(jnp.float32)
     return jnp.dot(x, kernel, precision="highest") + bias[None]
 
 
-class BasicBlock(nn.Module):
-  """Two convolutions, each followed by batch norm, and a shortcut."""
+class Block(nn.Module):
+  """Two convolutions and a shortcut past them."""
 
   features: int
   stride: int
   conv: Callable[..., Any]
   norm: Callable[..., Any]
+
+
+class BasicBlock(Block):
+  """With batch norm after each convolution, the shortcut's too."""
 
   @nn.compact
   def __call__(self, x, mask, train):
@@ -219,13 +212,8 @@ class BasicBlock(nn.Module):
     return nn.relu(y + shortcut)
 
 
-class PreActivationBlock(nn.Module):
-  """Batch norm before each of two convolutions; the shortcut is bare."""
-
-  features: int
-  stride: int
-  conv: Callable[..., Any]
-  norm: Callable[..., Any]
+class PreActivationBlock(Block):
+  """With batch norm before each convolution; the shortcut is bare."""
 
   @nn.compact
   def __call__(self, x, mask, train):

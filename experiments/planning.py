@@ -18,7 +18,7 @@ def plan(study: Study, folder: pathlib.Path, options: runner.Options) -> str:
   mesh = train.make_mesh(options.batch_devices)
   groups = list(runner.make_groups(study, folder, missing, mesh, options))
   config = study.config
-  steps = config.epochs * -(-10 * config.per_class // config.batch_size)
+  steps = config.epochs * config.steps
   done = sum(not missing(run) for run in study.runs)
   lines = [
     f"{study.name}: {config.model} on {config.dataset}, {config.precision}",
@@ -27,8 +27,7 @@ def plan(study: Study, folder: pathlib.Path, options: runner.Options) -> str:
     f"steps      {steps:,} a run",
   ]
   if groups:
-    method = options.method
-    method = train.auto_method(config) if method == "auto" else method
+    method = train.choose_method(options.method, config)
     share = -(-len(groups[0]) // mesh.shape["run"])
     size = share * memory.bytes_per_run(config, method)
     seconds, compiling = measure(study, groups[0], mesh, options)
@@ -63,18 +62,13 @@ def measure(study, runs, mesh, options) -> tuple[float, float]:
     state, out = engine.epoch(state, placed, epoch, *arrays)
     jax.block_until_ready(out)
     times.append(time.perf_counter() - start)
-  steps = -(-10 * small // config.batch_size)
   best = min(times[1:])
-  return best / steps, times[0] - best
+  return best / config.steps, times[0] - best
 
 
 def show(folder: pathlib.Path) -> str:
   """A table of what is there: means over seeds at the last epoch of each."""
-  found = list(rows.read(folder / "rows.jsonl"))
-  if not found:
-    raise rows.RowsError(f"{folder / 'rows.jsonl'} has no rows.")
-  study = runner.load_settings(folder)
-  found = [row for row in found if row["config_hash"] == study.config.hash]
+  study, found = report.load(folder)
   lines = []
   diverged = [row for row in found if row["dataset"] == "diverged"]
   for row in diverged:

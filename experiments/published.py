@@ -113,7 +113,7 @@ def _from_tfds(data_dir, name, severity):
 def verify(path: str | os.PathLike) -> dict[str, str | None]:
   """What is wrong with each corruption of a published set, or None."""
   problems = {}
-  for name in corruptions.CORRUPTIONS + corruptions.EXTRA_CORRUPTIONS:
+  for name in corruptions.ALL:
     try:
       for severity in range(1, 6):
         load(path, name, severity)

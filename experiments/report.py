@@ -21,21 +21,20 @@ NAMES = {
   "orthograd": "⊥Grad",
   "orthograd_unnormalized": "⊥Grad, not renormalized",
 }
-# In the order of the paper's tables: what a metric is called, and whether more
-# of it is better, worse, or neither.
+# What a metric is called, in the order of the paper's tables.
 METRICS = {
-  "top1": ("top-1 accuracy, %", 1),
-  "top5": ("top-5 accuracy, %", 1),
-  "loss": ("loss", -1),
-  "ece": ("ECE", -1),
-  "brier": ("Brier score", -1),
-  "entropy": ("entropy", 0),
-  "max_softmax": ("max softmax", 0),
-  "max_logit": ("max logit", 0),
-  "logit_variance": ("logit variance", 0),
-  "confidence_correlation": ("confidence correlation", 1),
-  "temperature": ("optimal temperature", 0),
-  "weight_norm": ("norm of the weights", 0),
+  "top1": "top-1 accuracy, %",
+  "top5": "top-5 accuracy, %",
+  "loss": "loss",
+  "ece": "ECE",
+  "brier": "Brier score",
+  "entropy": "entropy",
+  "max_softmax": "max softmax",
+  "max_logit": "max logit",
+  "logit_variance": "logit variance",
+  "confidence_correlation": "confidence correlation",
+  "temperature": "optimal temperature",
+  "weight_norm": "norm of the weights",
 }
 STYLE = """
 :root { color-scheme: light }
@@ -95,7 +94,7 @@ def comparison(
   a, b = (
     {
       label: [side[seed]["metrics"][name] for seed in seeds]
-      for name, (label, _) in METRICS.items()
+      for name, label in METRICS.items()
     }
     for side in sides
   )

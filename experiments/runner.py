@@ -70,7 +70,8 @@ class Missing:
   def diverged(self, run: Run) -> bool:
     prefix = (self.study.config.hash, *run)
     return any(
-      key[:3] == prefix and key[4] == "diverged" for key in self.rows.keys
+      (*prefix, epoch, "diverged") in self.rows.keys
+      for epoch in range(1, self.study.config.epochs + 1)
     )
 
   def __call__(self, run: Run) -> bool:
@@ -180,8 +181,7 @@ def make_groups(
   yield from begun
   taken = {run for runs in begun for run in runs}
   left = [run for run in study.runs if missing(run) and run not in taken]
-  method = options.method
-  method = train.auto_method(study.config) if method == "auto" else method
+  method = train.choose_method(options.method, study.config)
   most = options.group_size or runs_that_fit(study.config, method, mesh)
   for renormalize in (True, False):
     by_seed: dict[int, list[Run]] = {}
@@ -233,7 +233,7 @@ class Group:
       eta = Eta(config.epochs - done)
       for epoch in range(done, config.epochs):
         state, found = engine.epoch(state, runs, epoch, images, labels)
-        found = train.gather(found, engine.mesh)
+        found = train.gather(found)
         say(f"{label}: {self._line(epoch + 1, found, eta)}")
         if not self._check(epoch + 1, found):
           say(f"{label}: every run has diverged")
@@ -337,7 +337,7 @@ class Group:
     )
     contents, logits = self.evaluator(state, images, labels)
     if self.options.save_logits:
-      self._save_logits(dataset, epoch, train.gather(logits, self.engine.mesh))
+      self._save_logits(dataset, epoch, train.gather(logits))
     self._append(dataset, epoch, contents)
 
   def _save_logits(self, dataset: str, epoch: int, logits: np.ndarray) -> None:

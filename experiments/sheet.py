@@ -22,7 +22,7 @@ def draw(image: np.ndarray, path: pathlib.Path, seed: int = 0) -> None:
   from PIL import Image, ImageDraw, ImageFont
   from tqdm import tqdm
 
-  names = corruptions.CORRUPTIONS + corruptions.EXTRA_CORRUPTIONS
+  names = corruptions.ALL
   keys = iter(jax.random.split(jax.random.key(seed), 5 * len(names)))
   cell = 32 * SCALE + GAP
   size = (LEFT + 6 * cell, TOP + len(names) * cell)

@@ -11,12 +11,13 @@ is exchanged; along its axis `batch` they share each batch, and sum up batch
 norm's statistics and the gradients.
 """
 
+from collections.abc import Callable
 import contextlib
 import functools
 from typing import Any, NamedTuple
 
 import jax
-from jax.experimental import mesh_utils
+from jax.experimental import mesh_utils, multihost_utils
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -78,8 +79,14 @@ def make_mesh(batch: int = 1, devices: Any = None) -> Mesh:
   return Mesh(grid, ("run", "batch"))
 
 
-def auto_method(config: Config) -> str:
-  """What is fastest here, as `python -m benchmarks.engine` measured it."""
+def choose_method(method: str, config: Config) -> str:
+  """The method; for "auto" the fastest, by `python -m benchmarks.engine`."""
+  if method in METHODS:
+    return method
+  if method != "auto":
+    raise ValueError(
+      f"method is {method!r}, but must be one of auto, {', '.join(METHODS)}."
+    )
   if jax.default_backend() == "gpu" and config.model != "small":
     return "mixed"
   # XLA's convolutions are slow in loops on a CPU. A TPU was not measured.
@@ -190,13 +197,9 @@ class Engine:
     mesh: Mesh | None = None,
     method: str = "auto",
   ):
-    if method not in ("auto", *METHODS):
-      raise ValueError(
-        f"method is {method!r}, but must be one of auto, {', '.join(METHODS)}."
-      )
     self.config, self.renormalize = config, renormalize
     self.mesh = make_mesh() if mesh is None else mesh
-    self.method = auto_method(config) if method == "auto" else method
+    self.method = choose_method(method, config)
     self.model = make_model(config, self.method)
     self.parts = self.mesh.shape["batch"]
     if config.batch_size % self.parts:
@@ -256,10 +259,14 @@ class Engine:
     one = functools.partial(
       self._epoch, epoch=epoch, images=images, labels=labels
     )
+    return self.over_runs(one, state, runs)
+
+  def over_runs(self, function: Callable[..., Any], *args: Any) -> Any:
+    """A function of one run, for each of a device's, in the right precision."""
     with precision(self.config):
       if self.method == "sequential":
-        return jax.lax.map(lambda both: one(*both), (state, runs))
-      return jax.vmap(one)(state, runs)
+        return jax.lax.map(lambda one: function(*one), args)
+      return jax.vmap(function)(*args)
 
   def _epoch(self, state: State, run: Runs, epoch, images, labels):
     """One run's epoch: its new state, and its loss and accuracy on the way."""
@@ -314,9 +321,8 @@ def put(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
   )
 
 
-def gather(tree: Any, mesh: Mesh) -> Any:
+def gather(tree: Any) -> Any:
   """All of the arrays, as NumPy's, in every process."""
   if all(x.is_fully_addressable for x in jax.tree.leaves(tree)):
     return jax.tree.map(np.asarray, tree)
-  same = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))
-  return jax.tree.map(lambda x: np.asarray(same(x)), tree)
+  return multihost_utils.process_allgather(tree, tiled=True)

@@ -23,7 +23,7 @@ DETERMINISTIC = (
   "saturate",
   "zoom_blur",
 )
-ALL = corruptions.CORRUPTIONS + corruptions.EXTRA_CORRUPTIONS
+ALL = corruptions.ALL
 RANDOM = tuple(name for name in ALL if name not in DETERMINISTIC)
 
 

@@ -12,7 +12,7 @@ import tensorflow_datasets as tfds
 from experiments import corruptions, data, export, published
 
 SIZE = 20
-ALL = corruptions.CORRUPTIONS + corruptions.EXTRA_CORRUPTIONS
+ALL = corruptions.ALL
 LABELS = np.arange(SIZE, dtype=np.uint8) % 10
 
 

@@ -44,7 +44,7 @@ def train_all(*args, epochs=2, **options):
   found = {}
   for epoch in range(epochs):
     state, found = engine.epoch(state, runs, epoch, *arrays)
-  return engine, state, train.gather(found, engine.mesh)
+  return engine, state, train.gather(found)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 python -m experiments run table1
 
-One H200: 8 minutes, by `python -m experiments plan table1`.
+One H200: 7.2 minutes of training, by the time of a step (316,000 of 1.37 ms).
 """
 
 from experiments.config import Config, Study
