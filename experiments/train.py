@@ -169,6 +169,7 @@ def batches(run: Runs, epoch, config: Config):
 
 
 def make_optimizer(config: Config, strength, renormalize: bool):
+  """The optimizer of many runs, each with its own strength."""
   return orthograd_sgd(
     config.learning_rate,
     momentum=config.momentum,
@@ -176,6 +177,7 @@ def make_optimizer(config: Config, strength, renormalize: bool):
     strength=strength,
     renormalize=renormalize,
     eps=config.eps,
+    batch_axes=0,
   )
 
 
@@ -213,11 +215,11 @@ class Engine:
       jax.shard_map, mesh=self.mesh, check_vma=False, out_specs=P("run")
     )
     self.init = jax.jit(
-      shard(jax.vmap(self._init), in_specs=P("run")),
+      shard(self._init, in_specs=P("run")),
       out_shardings=self.by_run,
     )
     self.epoch = jax.jit(
-      shard(self._epochs, in_specs=(P("run"), P("run"), P(), P(), P())),
+      shard(self._epoch, in_specs=(P("run"), P("run"), P(), P(), P())),
       donate_argnums=0,
       out_shardings=self.by_run,
     )
@@ -248,19 +250,6 @@ class Engine:
     """The same array on every device."""
     return put(np.asarray(array), self.everywhere)
 
-  def _init(self, run: Runs) -> State:
-    key = jax.random.fold_in(jax.random.key(run.seed), 0)
-    variables = models.init(self.model, key)
-    optimizer = make_optimizer(self.config, 0.0, self.renormalize)
-    params = variables["params"]
-    return State(params, variables["batch_stats"], optimizer.init(params))
-
-  def _epochs(self, state, runs, epoch, images, labels):
-    one = functools.partial(
-      self._epoch, epoch=epoch, images=images, labels=labels
-    )
-    return self.over_runs(one, state, runs)
-
   def over_runs(self, function: Callable[..., Any], *args: Any) -> Any:
     """A function of one run, for each of a device's, in the right precision."""
     with precision(self.config):
@@ -268,50 +257,82 @@ class Engine:
         return jax.lax.map(lambda one: function(*one), args)
       return jax.vmap(function)(*args)
 
-  def _epoch(self, state: State, run: Runs, epoch, images, labels):
-    """One run's epoch: its new state, and its loss and accuracy on the way."""
-    optimizer = make_optimizer(self.config, run.strength, self.renormalize)
-    local = self.config.batch_size // self.parts
-    first = jax.lax.axis_index("batch") * local
+  def _init(self, runs: Runs) -> State:
+    def init(seed):
+      key = jax.random.fold_in(jax.random.key(seed), 0)
+      return models.init(self.model, key)
+
+    variables = jax.vmap(init)(runs.seed)
+    params, batch_stats = variables["params"], variables["batch_stats"]
+    optimizer = make_optimizer(self.config, runs.strength, self.renormalize)
+    return State(params, batch_stats, optimizer.init(params))
+
+  def _epoch(self, state, runs, epoch, images, labels):
+    """The runs' new states, and their losses and accuracies on the way."""
+    together = functools.partial(
+      self._epoch_together, epoch=epoch, images=images, labels=labels
+    )
+    with precision(self.config):
+      if self.method != "sequential":
+        return together(state, runs)
+      alone = jax.tree.map(lambda x: x[:, None], (state, runs))
+      found = jax.lax.map(lambda one: together(*one), alone)
+      return jax.tree.map(lambda x: x[:, 0], found)
+
+  def _epoch_together(self, state: State, runs: Runs, epoch, images, labels):
+    optimizer = make_optimizer(self.config, runs.strength, self.renormalize)
+    one = functools.partial(self._gradients, images=images, labels=labels)
 
     def step(state: State, batch):
-      batch = jax.tree.map(
-        lambda x: jax.lax.dynamic_slice_in_dim(x, first, local), batch
-      )
-      index, mask, offset, flip = batch
-      x = normalize(crop(images, index, offset, flip))
-      weights = mask.astype(jnp.float32)
-      count = jax.lax.psum(jnp.sum(weights), "batch")
-
-      def objective(params):
-        variables = {"params": params, "batch_stats": state.batch_stats}
-        logits, new = self.model.apply(
-          variables, x, mask, train=True, mutable=["batch_stats"]
-        )
-        losses = optax.softmax_cross_entropy_with_integer_labels(
-          logits, labels[index]
-        )
-        right = jnp.sum(weights * (jnp.argmax(logits, axis=1) == labels[index]))
-        # This device's share; gradients are summed over the devices below.
-        loss = jnp.sum(weights * losses)
-        return loss / count, (new["batch_stats"], loss, right)
-
-      grads, aux = jax.grad(objective, has_aux=True)(state.params)
-      batch_stats, *sums = aux
+      found = jax.vmap(one)(state.params, state.batch_stats, batch)
+      grads, batch_stats, sums = found
       grads, sums = jax.lax.psum((grads, sums), "batch")
+      # Not mapped over the runs, for a branch in it to stay one.
       updates, new = optimizer.update(grads, state.optimizer, state.params)
       params = optax.apply_updates(state.params, updates)
       return State(params, batch_stats, new), sums
 
+    plan = lambda run: batches(run, epoch, self.config)
     state, (losses, rights) = jax.lax.scan(
-      step, state, batches(run, epoch, self.config)
+      step, state, jax.vmap(plan, out_axes=1)(runs)
     )
-    n = run.subset.shape[0]
+    n = runs.subset.shape[1]
     return state, {
-      "loss": jnp.sum(losses) / n,
-      "top1": 100 * jnp.sum(rights) / n,
-      "weight_norm": optax.tree.norm(state.params),
+      "loss": jnp.sum(losses, axis=0) / n,
+      "top1": 100 * jnp.sum(rights, axis=0) / n,
+      "weight_norm": jax.vmap(optax.tree.norm)(state.params),
     }
+
+  def _gradients(self, params, batch_stats, batch, images, labels):
+    """One run's, from this device's part of the batch.
+
+    Returns:
+      Gradients, new running statistics, and sums of losses and right answers;
+      all but the statistics are to be summed over the devices.
+    """
+    local = self.config.batch_size // self.parts
+    first = jax.lax.axis_index("batch") * local
+    index, mask, offset, flip = jax.tree.map(
+      lambda x: jax.lax.dynamic_slice_in_dim(x, first, local), batch
+    )
+    x = normalize(crop(images, index, offset, flip))
+    weights = mask.astype(jnp.float32)
+    count = jax.lax.psum(jnp.sum(weights), "batch")
+
+    def objective(params):
+      variables = {"params": params, "batch_stats": batch_stats}
+      logits, new = self.model.apply(
+        variables, x, mask, train=True, mutable=["batch_stats"]
+      )
+      losses = optax.softmax_cross_entropy_with_integer_labels(
+        logits, labels[index]
+      )
+      right = jnp.sum(weights * (jnp.argmax(logits, axis=1) == labels[index]))
+      loss = jnp.sum(weights * losses)
+      return loss / count, (new["batch_stats"], (loss, right))
+
+    grads, (new, sums) = jax.grad(objective, has_aux=True)(params)
+    return grads, new, sums
 
 
 def put(array: np.ndarray, sharding: NamedSharding) -> jax.Array:

@@ -21,6 +21,12 @@ class Member(NamedTuple):
   param: Any
   axes: tuple[int, ...]  # to sum over; the others are batch axes
 
+  @property
+  def batch(self) -> tuple[int, ...]:
+    """The sizes of its batch axes."""
+    shape = jnp.shape(self.param)
+    return tuple(n for i, n in enumerate(shape) if i not in self.axes)
+
 
 def where(path: KeyPath) -> str:
   """How a path is named in an error message."""
@@ -206,14 +212,11 @@ def _member(path: KeyPath, param: Any, axes: Any) -> Member:
 
 
 def _check_batch(label: str, members: list[Member]) -> None:
-  sizes = [
-    tuple(n for i, n in enumerate(jnp.shape(m.param)) if i not in m.axes)
-    for m in members
-  ]
-  for member, size in zip(members, sizes, strict=True):
-    if size != sizes[0]:
+  first = members[0]
+  for member in members:
+    if member.batch != first.batch:
       raise ValueError(
         f"the leaves of group {label!r} must have batch axes of the same"
-        f" sizes, but {where(members[0].path)} has {sizes[0]} and"
-        f" {where(member.path)} has {size}."
+        f" sizes, but {where(first.path)} has {first.batch} and"
+        f" {where(member.path)} has {member.batch}."
       )

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import tree_util
 import jax.numpy as jnp
+import numpy as np
 import optax
 from optax._src import base
 
@@ -82,7 +83,9 @@ def orthograd(
       in both papers' experiments. Without, it is never longer than before.
     eps: :math:`\varepsilon` above.
     strength: :math:`s` above, from 0 (updates pass exactly unchanged, and so do
-      not depend on it) to 1, or a schedule of it. May be a traced value.
+      not depend on it) to 1, or a schedule of it. May be a traced value, and
+      with ``batch_axes`` an array with one for each vector, such as for each of
+      several models trained at once.
     partition: what forms a vector: ``"leaf"``, each array; ``"layer"``, arrays
       with the same parent in the tree, such as kernel and bias; ``"global"``,
       all arrays; or a callable from (key path, leaf) to a label, where leaves
@@ -189,11 +192,6 @@ def orthograd(
       raise ValueError(base.NO_PARAMS_MSG)
     _groups.check_trees(updates, params)
     s = strength(state.count) if callable(strength) else strength
-    if jnp.ndim(s):
-      raise ValueError(
-        "strength must be a single number, not an array of shape"
-        f" {jnp.shape(s)}; to use several at once, map over them with jax.vmap."
-      )
     updates, projections = project(updates, params, s, axis_name)
     if isinstance(state, OrthogradState):
       count = state.count
@@ -363,7 +361,8 @@ def _check_number(name: str, value: Any, high: float, allowed: str) -> None:
   if isinstance(value, jax.Array):
     return
   try:
-    ok = 0 <= float(value) <= high and math.isfinite(value)
+    numbers = np.asarray(value, float)
+    ok = np.all((numbers >= 0) & (numbers <= high) & np.isfinite(numbers))
   except (TypeError, ValueError):
     ok = False
   if not ok:
@@ -375,26 +374,45 @@ def _project(
   params: Any,
   partition: _groups.Partition,
   batch_axes: _groups.BatchAxes,
+  *,
+  strength: Any = 1.0,
   **options: Any,
 ) -> tuple[Any, dict[str, _projection.Projection]]:
   """Projects a tree of updates, and says what was found in each group."""
   flat, treedef = tree_util.tree_flatten_with_path(updates)
   leaves = dict(flat)
-  found = {}
-  for name, group in _groups.build(params, partition, batch_axes).items():
-    # A parameter whose update is None has no part in its group; if that is so
-    # for all of them, zeros keep the group's place in the state.
-    members = [m for m in group if m.path in leaves]
-    gs = [leaves[m.path] for m in members]
-    if not members:
-      members, gs = group, [jnp.zeros_like(m.param) for m in group]
-    found[name] = _projection.project(
-      [jnp.asarray(m.param) for m in members],
-      [jnp.asarray(g) for g in gs],
-      tuple(m.axes for m in members),
-      **options,
-    )
-    for m, update in zip(members, found[name].updates, strict=True):
+  groups = _groups.build(params, partition, batch_axes)
+  for name, group in groups.items():
+    if jnp.ndim(strength) and jnp.shape(strength) != group[0].batch:
+      raise ValueError(
+        f"strength has shape {jnp.shape(strength)}, but must be a single number"
+        f" or, with batch_axes, have one for each vector: in {name!r} those"
+        f" have shape {group[0].batch}."
+      )
+  # A parameter whose update is None has no part in its group; if that is so for
+  # all of them, zeros keep the group's place in the state.
+  members = [
+    [m for m in group if m.path in leaves] or group for group in groups.values()
+  ]
+  found = _projection.project(
+    [[jnp.asarray(m.param) for m in group] for group in members],
+    [
+      [
+        jnp.asarray(leaves[m.path])
+        if m.path in leaves
+        else jnp.zeros_like(m.param)
+        for m in group
+      ]
+      for group in members
+    ],
+    tuple(tuple(m.axes for m in group) for group in members),
+    strength=strength,
+    **options,
+  )
+  for group, projection in zip(members, found, strict=True):
+    for m, update in zip(group, projection.updates, strict=True):
       if m.path in leaves:
         leaves[m.path] = update
-  return treedef.unflatten(leaves.values()), found
+  return treedef.unflatten(leaves.values()), dict(
+    zip(groups, found, strict=True)
+  )

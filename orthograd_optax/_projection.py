@@ -1,4 +1,4 @@
-"""The maths of one group of arrays, which together form one vector.
+"""The maths of groups of arrays, each of which together form one vector.
 
 The rest of the package decides *which* arrays form a vector; what is done to
 that vector stands here alone.
@@ -11,6 +11,10 @@ from typing import Any, NamedTuple
 import jax
 from jax import lax
 import jax.numpy as jnp
+
+# Up to so many entries, a group is swept over three times at no cost to speak
+# of. Small groups, such as lone scales, are also those most often parallel.
+SMALL = 2**16
 
 
 class Projection(NamedTuple):
@@ -31,6 +35,81 @@ class Projection(NamedTuple):
   gate_closed: jax.Array
 
 
+Arrays = Sequence[jax.Array]
+Axes = tuple[tuple[int, ...], ...]
+
+
+@functools.partial(
+  jax.jit, static_argnames=("axes", "renormalize", "axis_name", "small")
+)
+def project(
+  params: Sequence[Arrays],
+  updates: Sequence[Arrays],
+  axes: tuple[Axes, ...],
+  *,
+  strength: Any = 1.0,
+  renormalize: bool = True,
+  eps: float | jax.Array = 1e-30,
+  axis_name: Any = None,
+  small: int = SMALL,
+) -> list[Projection]:
+  r"""Projects the updates of each group orthogonally to its parameters.
+
+  .. math::
+
+    c = \Re\langle w, g\rangle / \langle w, w\rangle, \qquad
+    g_\perp = g - s\,c\,w, \qquad
+    \hat g = g_\perp \, \|g\| / (\|g_\perp\| + \varepsilon).
+
+  One sweep over w and g measures the sums, and another, which the compiler
+  fuses into whatever follows, writes the result. Three more come between where
+  any of the vectors is of an extreme scale or nearly parallel to its
+  parameters; one branch for all groups, because a GPU waits for the host at
+  each. No array is reshaped or gathered.
+
+  Args:
+    params: for each group, the arrays of w.
+    updates: for each group, those of g, in the shapes of ``params``.
+    axes: for each array, the axes to sum over; the others index separate
+      vectors, and have the same sizes in all arrays of the group.
+    strength: s, the share of the parallel part to remove, from 0 to 1; a
+      number, or one for each vector.
+    renormalize: whether to give the result the norm of g.
+    eps: ε, added to ‖g⊥‖ in the renormalization.
+    axis_name: mapped axes over which the arrays are sharded.
+    small: the number of entries up to which a group is swept over three times
+      without asking.
+
+  Returns:
+    For each group, a :class:`Projection`.
+  """
+  groups = list(zip(params, updates, axes, strict=True))
+  exact = lambda i: _measure(*groups[i], strength, axis_name=axis_name)
+  is_large = lambda gs: sum(g.size for g in gs) > small
+  large = [i for i, gs in enumerate(updates) if is_large(gs)]
+  if axis_name is not None:
+    large = []  # devices that took different branches would wait for each other
+  sums = {i: exact(i) for i in range(len(groups)) if i not in large}
+  if large:
+    plain, sound = zip(
+      *(_measure_plainly(*groups[i], strength) for i in large), strict=True
+    )
+
+    def mend():
+      # Vector by vector: its result does not depend on the others.
+      return tuple(
+        jax.tree.map(functools.partial(jnp.where, ok), found, exact(i))
+        for i, found, ok in zip(large, plain, sound, strict=True)
+      )
+
+    all_sound = functools.reduce(jnp.logical_and, map(jnp.all, sound))
+    sums |= zip(large, lax.cond(all_sound, lambda: plain, mend), strict=True)
+  return [
+    _apply(*group, strength, eps, sums[i], renormalize=renormalize)
+    for i, group in enumerate(groups)
+  ]
+
+
 class _Sums(NamedTuple):
   """Squared norms in scaled units: w is scale_w · w', g is scale_g · g'."""
 
@@ -42,147 +121,123 @@ class _Sums(NamedTuple):
   rr: jax.Array  # of the residual g' − s·c·w'
 
 
-@functools.partial(
-  jax.jit, static_argnames=("axes", "renormalize", "axis_name")
-)
-def project(
-  params: Sequence[jax.Array],
-  updates: Sequence[jax.Array],
-  axes: tuple[tuple[int, ...], ...],
-  *,
-  strength: Any = 1.0,
-  renormalize: bool = True,
-  eps: float | jax.Array = 1e-30,
-  axis_name: Any = None,
-) -> Projection:
-  r"""Projects the updates of one group orthogonally to its parameters.
+class _Group:
+  """Real arrays w and g, in the dtype in which sums are taken."""
 
-  .. math::
-
-    c = \Re\langle w, g\rangle / \langle w, w\rangle, \qquad
-    g_\perp = g - s\,c\,w, \qquad
-    \hat g = g_\perp \, \|g\| / (\|g_\perp\| + \varepsilon).
-
-  Three sweeps over w and g measure the sums, and a fourth, which the compiler
-  fuses into whatever follows, writes the result. On a CPU, one sweep comes
-  first, which will do unless w or g are zero or of an extreme scale, or g is
-  nearly parallel to w. No array is reshaped or gathered.
-
-  Args:
-    params: the arrays of w.
-    updates: the arrays of g, in the shapes of ``params``.
-    axes: for each array, the axes to sum over; the others index separate
-      vectors, and have the same sizes in all arrays of the group.
-    strength: s, the share of the parallel part to remove, from 0 to 1.
-    renormalize: whether to give the result the norm of g.
-    eps: ε, added to ‖g⊥‖ in the renormalization.
-    axis_name: mapped axes over which the arrays are sharded.
-
-  Returns:
-    A :class:`Projection`.
-  """
-  counts = [len(_split(g)) for g in updates]
-  axes = tuple(a for a, n in zip(axes, counts, strict=True) for _ in range(n))
-  wide = any(jnp.finfo(x.dtype).bits == 64 for x in [*params, *updates])
-  dtype = jnp.float64 if wide else jnp.float32
-  info = jnp.finfo(dtype)
-  strength, eps = jnp.asarray(strength, dtype), jnp.asarray(eps, dtype)
-
-  def widened():
-    return tuple(
-      [part.astype(dtype) for x in xs for part in _split(x)]
+  def __init__(self, params: Arrays, updates: Arrays, axes: Axes, axis_name):
+    wide = any(jnp.finfo(x.dtype).bits == 64 for x in [*params, *updates])
+    self.dtype = jnp.float64 if wide else jnp.float32
+    self.ws, self.gs = (
+      [part.astype(self.dtype) for x in xs for part in _split(x)]
       for xs in (params, updates)
     )
+    self.axes = [
+      a for a, g in zip(axes, updates, strict=True) for _ in _split(g)
+    ]
+    self.axis_name = axis_name
+    self.size = sum(g.size for g in self.gs)
 
-  def totals(*terms) -> tuple[jax.Array, ...]:
+  def totals(self, *terms) -> tuple[jax.Array, ...]:
     sums = tuple(
-      functools.reduce(jnp.add, map(jnp.sum, xs, axes)) for xs in terms
+      functools.reduce(jnp.add, map(jnp.sum, xs, self.axes)) for xs in terms
     )
-    return sums if axis_name is None else lax.psum(sums, axis_name)
+    return sums if self.axis_name is None else lax.psum(sums, self.axis_name)
 
-  def inner(xs, ys):
-    return [x * y for x, y in zip(xs, ys, strict=True)]
-
-  def scaled(xs, factor):
+  def scaled(self, xs: Arrays, factor: jax.Array) -> list[jax.Array]:
     return [
-      x * jnp.expand_dims(factor, a) for x, a in zip(xs, axes, strict=True)
+      x * jnp.expand_dims(factor, a) for x, a in zip(xs, self.axes, strict=True)
     ]
 
-  def residuals(ws, gs, c, scale_w, scale_g):
+  def residuals(self, factor, scale_w, scale_g) -> list[jax.Array]:
     # One factor after the other: their product may be out of range.
-    parallel = scaled(scaled(ws, 1 / scale_w), strength * c)
-    parallel = scaled(parallel, scale_g)
-    return [g - x for g, x in zip(gs, parallel, strict=True)]
+    parallel = self.scaled(self.scaled(self.ws, 1 / scale_w), factor)
+    parallel = self.scaled(parallel, scale_g)
+    return [g - x for g, x in zip(self.gs, parallel, strict=True)]
 
-  def solve(wg, ww):
-    c = wg / _safe(ww, ww != 0)
-    # NaN if infinite: else finite entries would be left beside infinite ones.
-    c = jnp.where(jnp.isfinite(c), c, c - c)
-    return c, strength * (2 - strength) * c * wg
 
-  def measure():
-    """The sums, right for any w and g.
+@functools.partial(jax.jit, static_argnames=("axes", "axis_name"))
+def _measure(params, updates, axes, strength, *, axis_name) -> _Sums:
+  """The sums, right for any w and g.
 
-    w and g are scaled by powers of two near their l1 norms, so that no product
-    leaves the range of the dtype, and ‖g⊥‖ is measured on the residual exactly
-    as it will be written: the difference of squares would cancel.
-    """
-    ws, gs = widened()  # here, so that no wide copy is made for a branch
-    norms = totals([jnp.abs(w) for w in ws], [jnp.abs(g) for g in gs])
-    scale_w, scale_g = map(_power_of_two, norms)
-    unit_ws, unit_gs = scaled(ws, 1 / scale_w), scaled(gs, 1 / scale_g)
-    wg, ww = totals(inner(unit_ws, unit_gs), inner(unit_ws, unit_ws))
-    c, removed = solve(wg, ww)
-    rest = scaled(residuals(ws, gs, c, scale_w, scale_g), 1 / scale_g)
-    (rr,) = totals(inner(rest, rest))
-    return _Sums(scale_w, scale_g, c, ww, rr + removed, rr)
+  w and g are scaled by powers of two near their l1 norms, so that no product
+  leaves the range of the dtype, and ‖g⊥‖ is measured on the residual exactly as
+  it will be written: the difference of squares would cancel.
+  """
+  group = _Group(params, updates, axes, axis_name)
+  strength = jnp.asarray(strength, group.dtype)
+  norms = group.totals(*(map(jnp.abs, xs) for xs in (group.ws, group.gs)))
+  scale_w, scale_g = map(_power_of_two, norms)
+  ws, gs = (
+    group.scaled(group.ws, 1 / scale_w),
+    group.scaled(group.gs, 1 / scale_g),
+  )
+  wg, ww = group.totals(_products(ws, gs), _products(ws, ws))
+  c, removed = _solve(wg, ww, strength)
+  rest = group.residuals(strength * c, scale_w, scale_g)
+  rest = group.scaled(rest, 1 / scale_g)
+  (rr,) = group.totals(_products(rest, rest))
+  return _Sums(scale_w, scale_g, c, ww, rr + removed, rr)
 
-  def measure_if_needed():
-    """The plain sums, in one sweep, if they can be trusted."""
-    ws, gs = widened()
-    sums = totals(inner(ws, gs), inner(ws, ws), inner(gs, gs))
-    # What underflowed is lost in rounding, and nothing overflowed or is NaN.
-    low = sum(g.size for g in gs) * float(info.tiny) / float(info.eps)
-    in_range = functools.reduce(
-      jnp.logical_and, [(low <= x) & (x <= info.max) for x in sums[1:]]
-    )
-    wg, ww, gg = (_safe(x, in_range) for x in sums)
-    c, removed = solve(wg, ww)
-    rr = gg - removed
-    sound = in_range & (2 * rr >= gg)  # the difference has not cancelled
-    # Of sound, not of ww: jax 0.6 forgets over which mapped axes ones vary.
-    one = jnp.where(sound, jnp.ones_like(ww), 1)
-    plain = lambda: _Sums(one, one, c, ww, gg, rr)
-    return lax.cond(jnp.all(sound), plain, measure)
 
-  if axis_name is None:
-    # A GPU waits for the host at every branch, and a sweep takes it less.
-    sums = lax.platform_dependent(cpu=measure_if_needed, default=measure)
-  else:  # devices that took different branches would wait for each other
-    sums = measure()
+@functools.partial(jax.jit, static_argnames="axes")
+def _measure_plainly(
+  params, updates, axes, strength
+) -> tuple[_Sums, jax.Array]:
+  """The sums in one sweep, and whether those of each vector can be trusted."""
+  group = _Group(params, updates, axes, None)
+  strength, info = jnp.asarray(strength, group.dtype), jnp.finfo(group.dtype)
+  ws, gs = group.ws, group.gs
+  *norms, wg, ww, gg = group.totals(
+    *(map(jnp.abs, xs) for xs in (ws, gs)),
+    *(_products(*pair) for pair in ((ws, gs), (ws, ws), (gs, gs))),
+  )
+  # What underflowed is lost in rounding, and nothing overflowed or is NaN.
+  low = group.size * float(info.tiny) / float(info.eps)
+  in_range = functools.reduce(
+    jnp.logical_and,
+    [
+      (norm == 0) | ((low <= square) & (square <= info.max))
+      for norm, square in zip(norms, (ww, gg), strict=True)
+    ],
+  )
+  wg, ww, gg = (_safe(x, in_range) for x in (wg, ww, gg))
+  c, removed = _solve(wg, ww, strength)
+  rr = gg - removed
+  sound = in_range & (2 * rr >= gg)  # the difference has not cancelled
+  # Of sound, not of ww: jax 0.6 forgets over which mapped axes ones vary.
+  one = jnp.where(sound, jnp.ones_like(ww), 1)
+  return _Sums(one, one, c, ww, gg, rr), sound
 
+
+@functools.partial(jax.jit, static_argnames=("axes", "renormalize"))
+def _apply(
+  params, updates, axes, strength, eps, sums, *, renormalize
+) -> Projection:
+  """The projection that the sums make."""
+  group = _Group(params, updates, axes, None)
+  strength = jnp.asarray(strength, group.dtype)
   scale_w, scale_g, c, ww, gg, rr = sums
-  ws, gs = widened()
-  outs = residuals(ws, gs, c, scale_w, scale_g)
+  outs = group.residuals(strength * c, scale_w, scale_g)
   untouched = (strength == 0) | (ww == 0)
   closed = jnp.zeros_like(untouched)
   if renormalize:
-    size = sum(g.size for g in gs) / max(ww.size, 1)
-    noise = _noise(params, updates, info)
+    size = group.size / max(ww.size, 1)
+    noise = _noise(params, updates, jnp.finfo(group.dtype))
     floor_w, floor_g = (
       _quantum(xs) / scale
       for xs, scale in ((params, scale_w), (updates, scale_g))
     )
     floor = size * (floor_g**2 + (c * floor_w) ** 2)
     closed = rr <= noise**2 * gg + floor
-    length = jnp.sqrt(_safe(rr, ~closed)) + eps / scale_g
-    outs = scaled(
+    length = jnp.sqrt(_safe(rr, ~closed))
+    length += jnp.asarray(eps, group.dtype) / scale_g
+    outs = group.scaled(
       outs, jnp.where(closed, 0, jnp.sqrt(_safe(gg, ~closed)) / length)
     )
   outs = iter(
     [
       jnp.where(jnp.expand_dims(untouched, a), g, out)
-      for g, out, a in zip(gs, outs, axes, strict=True)
+      for g, out, a in zip(group.gs, outs, group.axes, strict=True)
     ]
   )
 
@@ -191,13 +246,24 @@ def project(
   cosine = jnp.where(nonzero, cosine, 0)
   return Projection(
     updates=[
-      _join([next(outs) for _ in range(n)]).astype(g.dtype)
-      for n, g in zip(counts, updates, strict=True)
+      _join([next(outs) for _ in _split(g)]).astype(g.dtype) for g in updates
     ],
     cosine=cosine,
     removed_fraction=strength * (2 - strength) * cosine * cosine,
     gate_closed=closed & nonzero & ~untouched,
   )
+
+
+def _products(xs: Arrays, ys: Arrays) -> list[jax.Array]:
+  return [x * y for x, y in zip(xs, ys, strict=True)]
+
+
+def _solve(wg, ww, strength) -> tuple[jax.Array, jax.Array]:
+  """c, and by how much ‖g‖² shrinks."""
+  c = wg / _safe(ww, ww != 0)
+  # NaN if infinite: else finite entries would be left beside infinite ones.
+  c = jnp.where(jnp.isfinite(c), c, c - c)
+  return c, strength * (2 - strength) * c * wg
 
 
 def _split(x: jax.Array) -> list[jax.Array]:

@@ -1,5 +1,6 @@
 """Set-up of all tests: eight devices, and no silent broadcasting."""
 
+import functools
 import os
 
 os.environ["JAX_PLATFORMS"] = os.environ.get("JAX_PLATFORMS", "cpu")
@@ -9,6 +10,9 @@ os.environ["XLA_FLAGS"] = (
 
 import hypothesis
 import jax
+import pytest
+
+from orthograd_optax import _projection
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -20,3 +24,12 @@ hypothesis.settings.register_profile(
   print_blob=True,
 )
 hypothesis.settings.load_profile("default")
+
+
+@pytest.fixture(scope="module")
+def one_sweep_first():
+  """Has small groups measured as large ones are."""
+  with pytest.MonkeyPatch.context() as patch:
+    project = functools.partial(_projection.project, small=0)
+    patch.setattr(_projection, "project", project)
+    yield

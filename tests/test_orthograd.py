@@ -398,6 +398,7 @@ def test_mismatched_leaves():
     ({"strength": 1.5}, "strength must be a number from 0 to 1.*1.5"),
     ({"strength": float("nan")}, "strength must be .* or a schedule.*nan"),
     ({"eps": float("inf")}, "eps must be a finite number, at least 0, not inf"),
+    ({"strength": np.array([0.5, 2.0])}, "strength must be .* 2"),
     ({"strength": "full"}, "strength must be .*'full'"),
     ({"eps": -1.0}, "eps must be a finite number, at least 0, not -1.0"),
     ({"partition": "layers"}, "partition must be 'leaf', .*'layers'"),
@@ -409,8 +410,16 @@ def test_impossible_options(options, words):
 
 
 def test_strength_of_several_numbers():
-  with pytest.raises(ValueError, match="single number.*jax.vmap"):
-    update(orthograd(strength=jnp.ones(2)))
+  w, g = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
+  strengths = np.array([0.0, 0.5, 1.0], "float32")
+  got, _ = update(orthograd(strength=strengths, batch_axes=0), g, w)
+  for row, *pair, strength in zip(got, w, g, strengths, strict=True):
+    want = reference.project(*map(reference.real64, pair), strength=strength)
+    np.testing.assert_allclose(row, want, rtol=1e-5, atol=1e-6)
+  np.testing.assert_array_equal(got[0], g[0])
+  for strength, axes in ((jnp.ones(2), 0), (strengths, None)):
+    with pytest.raises(ValueError, match="single number or, with batch_axes"):
+      update(orthograd(strength=strength, batch_axes=axes), g, w)
 
 
 @pytest.mark.parametrize(
