@@ -121,7 +121,7 @@ def _study(args: argparse.Namespace):
   from experiments import config
 
   study = config.load_study(args.study).override(args.set or [])
-  return study, args.output or pathlib.Path("runs") / args.study
+  return study, args.output or study.folder
 
 
 def _options(args: argparse.Namespace):
@@ -204,7 +204,8 @@ def _add_studies(topics) -> None:
       "--output",
       type=pathlib.Path,
       metavar="FOLDER",
-      help="of rows and checkpoints (runs/STUDY)",
+      help="of rows and checkpoints (runs/STUDY, or that of the study whose "
+      "models it uses)",
     )
 
   parser = add("run", run, "train and evaluate what a study lacks")

@@ -146,6 +146,8 @@ class Study:
     seeds: runs of each optimizer, from seed 0.
     evaluate_every: epochs between evaluations; 0 for one at the end.
     corruptions: of CIFAR-10-C, on which to evaluate at the end.
+    models_of: the study whose folder it shares, so that what either has trained
+      serves both; by default none.
   """
 
   name: str
@@ -156,11 +158,17 @@ class Study:
   seeds: int = _field(20, at_least=1)
   evaluate_every: int = _field(0, at_least=0)
   corruptions: tuple[str, ...] = _field((), one_of=corruptions.ALL)
+  models_of: str = ""
 
   def __post_init__(self):
     _check(self)
     if not self.optimizers:
       raise ConfigError("optimizers is empty, but must name at least one.")
+
+  @property
+  def folder(self) -> pathlib.Path:
+    """Where its rows and checkpoints are, unless another is given."""
+    return pathlib.Path("runs") / (self.models_of or self.name)
 
   @property
   def runs(self) -> list[tuple[str, int]]:
@@ -194,7 +202,9 @@ class Study:
     mine: dict[str, Any] = {}
     configs: dict[str, Any] = {}
     known = {f.name: (f, mine) for f in dataclasses.fields(Study)}
-    known = {k: v for k, v in known.items() if k not in ("name", "config")}
+    known = {
+      k: v for k, v in known.items() if k not in ("name", "config", "models_of")
+    }
     known |= {f.name: (f, configs) for f in dataclasses.fields(Config)}
     for setting in settings:
       key, equals, text = setting.partition("=")

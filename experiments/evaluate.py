@@ -136,4 +136,9 @@ def _scaled(logits, labels, temperature, part):
 def _rows(found: Any) -> Iterator[dict[str, Any]]:
   leaves, treedef = jax.tree.flatten(found)
   for i in range(len(leaves[0])):
-    yield treedef.unflatten([leaf[i].tolist() for leaf in leaves])
+    yield treedef.unflatten([_shortest(leaf[i]) for leaf in leaves])
+
+
+def _shortest(values: np.ndarray) -> Any:
+  """Plain numbers of as few digits as tell them from their neighbours."""
+  return np.vectorize(lambda x: float(str(x)), otypes=[object])(values).tolist()

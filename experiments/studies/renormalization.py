@@ -1,0 +1,20 @@
+"""⊥Grad renormalized beside not, 10 seeds, clean and corrupted.
+
+    python -m experiments run renormalization
+
+The renormalized ones are table1's, if it was run before.
+"""
+
+import dataclasses
+
+from experiments import corruptions
+from experiments.studies import table1
+
+STUDY = dataclasses.replace(
+  table1.STUDY,
+  name="renormalization",
+  models_of="table1",
+  optimizers=("orthograd", "orthograd_unnormalized"),
+  seeds=10,
+  corruptions=corruptions.CORRUPTIONS,
+)
