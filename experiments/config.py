@@ -143,7 +143,8 @@ class Study:
     name: of its file in `studies/`.
     config: of all runs.
     optimizers: which to train.
-    seeds: runs of each optimizer, from seed 0.
+    seeds: runs of each optimizer.
+    first_seed: the seed of the first of them.
     evaluate_every: epochs between evaluations; 0 for one at the end.
     corruptions: of CIFAR-10-C, on which to evaluate at the end.
     models_of: the study whose folder it shares, so that what either has trained
@@ -156,6 +157,7 @@ class Study:
     ("sgd", "orthograd"), one_of=tuple(OPTIMIZERS)
   )
   seeds: int = _field(20, at_least=1)
+  first_seed: int = _field(0, at_least=0)
   evaluate_every: int = _field(0, at_least=0)
   corruptions: tuple[str, ...] = _field((), one_of=corruptions.ALL)
   models_of: str = ""
@@ -175,7 +177,7 @@ class Study:
     """(optimizer, seed): those of a seed are neighbours."""
     return [
       (optimizer, seed)
-      for seed in range(self.seeds)
+      for seed in range(self.first_seed, self.first_seed + self.seeds)
       for optimizer in self.optimizers
     ]
 

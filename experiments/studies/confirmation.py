@@ -1,0 +1,12 @@
+"""Table 1 once more, with 20 seeds that table1 has not seen.
+
+python -m experiments run confirmation
+"""
+
+import dataclasses
+
+from experiments.studies import table1
+
+STUDY = dataclasses.replace(
+  table1.STUDY, name="confirmation", first_seed=20, evaluate_every=10
+)
