@@ -100,10 +100,20 @@ def show(args: argparse.Namespace) -> None:
   print(planning.show(args.folder))
 
 
-def write_report(args: argparse.Namespace) -> None:
-  from experiments import report
+def keep(args: argparse.Namespace) -> None:
+  from experiments import results
 
-  print(report.write(args.folder))
+  for path in results.keep(args.folder):
+    print(f"Wrote {path}.")
+
+
+def write_report(args: argparse.Namespace) -> None:
+  from experiments import replication, report
+
+  if args.folder is None:
+    print(replication.write(args.output))
+  else:
+    print(report.write(args.folder))
 
 
 def _prepare_devices(args: argparse.Namespace) -> None:
@@ -220,10 +230,21 @@ def _add_studies(topics) -> None:
   add("list", list_studies, "list the studies")
   parser = add("show", show, "a table of what a study's folder has")
   parser.add_argument("folder", type=pathlib.Path)
+  parser = add("keep", keep, "copy rows to experiments/results, for the report")
+  parser.add_argument("folder", type=pathlib.Path, nargs="+")
   parser = add(
-    "report", write_report, "a page of what a study's folder has; and its table"
+    "report",
+    write_report,
+    "write the replication of the paper, from the rows that are kept: a page "
+    "and Markdown; or, given a study's folder, a page of that study",
   )
-  parser.add_argument("folder", type=pathlib.Path)
+  parser.add_argument("folder", type=pathlib.Path, nargs="?")
+  parser.add_argument(
+    "--output",
+    type=pathlib.Path,
+    metavar="FOLDER",
+    help="of report.html, README.md and pictures (experiments/results)",
+  )
 
 
 def positive(text: str) -> int:

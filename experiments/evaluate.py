@@ -136,9 +136,11 @@ def _scaled(logits, labels, temperature, part):
 def _rows(found: Any) -> Iterator[dict[str, Any]]:
   leaves, treedef = jax.tree.flatten(found)
   for i in range(len(leaves[0])):
-    yield treedef.unflatten([_shortest(leaf[i]) for leaf in leaves])
+    yield treedef.unflatten([shortest(leaf[i]) for leaf in leaves])
 
 
-def _shortest(values: np.ndarray) -> Any:
+def shortest(values: np.ndarray) -> Any:
   """Plain numbers of as few digits as tell them from their neighbours."""
-  return np.vectorize(lambda x: float(str(x)), otypes=[object])(values).tolist()
+  if values.ndim:
+    return [shortest(value) for value in values]
+  return float(str(values))

@@ -1,16 +1,13 @@
 """From rows to a page: tables, plots and what they say. It never trains."""
 
 import dataclasses
-import html
-import io
 import pathlib
-import re
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import config, data, rows, runner
+from experiments import config, page, rows, runner
 from orthograd_optax import calibration, plots, stats
 
 if TYPE_CHECKING:
@@ -36,21 +33,6 @@ METRICS = {
   "temperature": "optimal temperature",
   "weight_norm": "norm of the weights",
 }
-STYLE = """
-:root { color-scheme: light }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
-  max-width: 52rem; margin: 0 auto; padding: 1.5rem 1rem }
-h1 { font-size: 1.5rem; line-height: 1.25 } h2 { font-size: 1.15rem;
-  margin-top: 2rem } figure { margin: 1rem 0 } svg { width: 100%; height: auto }
-.wide { overflow-x: auto } table { border-collapse: collapse; font-size: .85rem;
-  font-variant-numeric: tabular-nums; white-space: nowrap }
-th, td { padding: .3rem .6rem; text-align: right;
-  border-bottom: 1px solid #ddd }
-th:first-child, td:first-child { text-align: left } code { font-size: .9em }
-figcaption, .small { color: #555; font-size: .85rem }
-@media print { body { max-width: none; padding: 0 } h2, figure, table {
-  break-inside: avoid } }
-"""
 
 
 def load(folder: pathlib.Path) -> tuple[config.Study, list[dict[str, Any]]]:
@@ -155,16 +137,7 @@ def curves(study: config.Study, found: list[dict[str, Any]]) -> "Figure | None":
         values[title][NAMES[optimizer]] = np.array(lines).T
   if not all(values.values()):
     return None
-  return plots.training_curves(values, epochs)
-
-
-def svg(figure: "Figure") -> str:
-  """A figure as a part of a page."""
-  out = io.BytesIO()
-  figure.savefig(
-    out, format="svg", bbox_inches="tight", metadata={"Date": None}
-  )
-  return re.sub(r"^.*?(?=<svg)", "", out.getvalue().decode(), flags=re.DOTALL)
+  return plots.curves(values, epochs)
 
 
 def write(folder: pathlib.Path) -> str:
@@ -184,7 +157,7 @@ def write(folder: pathlib.Path) -> str:
   says = verdict(table)
   clean = select(found, study, "clean")
   bins = {
-    NAMES[name]: _reliability(by_seed.values())
+    NAMES[name]: reliability(by_seed.values())
     for name, by_seed in clean.items()
     if by_seed
   }
@@ -192,53 +165,46 @@ def write(folder: pathlib.Path) -> str:
   settings = ", ".join(
     f"{k} {v}" for k, v in dataclasses.asdict(study.config).items()
   )
-  parts = [
-    f"<h1>{' and '.join(table.names)}: the study {study.name}</h1>",
-    f"<p>{html.escape(says)}</p>",
-    "<h2>On images that were not trained on</h2>",
-    f'<div class="wide">{_table(table)}</div>',
-    '<p class="small">Mean ± standard deviation over seeds. d: Cohen’s effect '
-    "size of the first less the second, with its 95 % interval. p: of the "
-    "paired t-test, for both get the same start, images and order from a seed."
-    "</p>",
-    "<h2>How sure they are, and how right</h2>",
-    f"<figure>{svg(plots.reliability_diagram(bins))}<figcaption>Where bars "
-    "fall short of the diagonal, the network is surer than right."
-    "</figcaption></figure>",
+  blocks: list[page.Block] = [
+    f"# {' and '.join(table.names)}: the study {study.name}",
+    says,
+    "## On images that were not trained on",
+    page.Table(
+      _cells(table),
+      "Mean ± standard deviation over seeds. d: Cohen’s effect size of the "
+      "first less the second, with its 95 % interval. p: of the paired t-test, "
+      "for both get the same start, images and order from a seed.",
+    ),
+    "## How sure they are, and how right",
+    page.Picture(
+      plots.reliability_diagram(bins),
+      "reliability",
+      "Where bars fall short of the diagonal, the network is surer than right.",
+    ),
   ]
   if figure := curves(study, found):
-    parts += ["<h2>On the way</h2>", f"<figure>{svg(figure)}</figure>"]
-  parts += [
-    '<h2>How it was made</h2><p class="small">',
-    f"<code>python -m experiments run {study.name}</code>; {settings}; "
-    f"{html.escape(row['device'])}, jax {row['versions']['jax']}, commit "
-    f"{row['commit']}, {row['time'][:10]}.</p>",
+    blocks += ["## On the way", page.Picture(figure, "curves", "")]
+  blocks += [
+    "## How it was made",
+    f"`python -m experiments run {study.name}`; {settings}; {row['device']}, "
+    f"jax {row['versions']['jax']}, commit {row['commit']}, "
+    f"{row['time'][:10]}.",
   ]
-  page = (
-    '<!doctype html><html lang="en"><meta charset="utf-8">'
-    '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    f"<title>{study.name}</title><style>{STYLE}</style>" + "\n".join(parts)
-  )
   path = folder / "report.html"
-  with data.replacing(path) as temporary:
-    temporary.write_text(page, encoding="utf-8")
+  page.write_html(blocks, path)
   return f"{table}\n{says}\n\nThe page: {path}"
 
 
-def _reliability(found) -> calibration.Reliability:
+def reliability(found) -> calibration.Reliability:
+  """The bins of several rows."""
   stack = lambda name: jnp.array([row["bins"][name] for row in found])
   return calibration.Reliability(
     stack("count"), stack("confidence"), stack("accuracy")
   )
 
 
-def _table(table: stats.ComparisonTable) -> str:
-  """Its Markdown as HTML."""
+def _cells(table: stats.ComparisonTable) -> list[list[str]]:
+  """Those of its Markdown."""
   header, _, *lines = table.markdown().splitlines()
   cells = lambda line: [cell.strip() for cell in line.strip("| ").split(" | ")]
-  row = lambda line, tag: (
-    "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in line) + "</tr>"
-  )
-  head = row(["", *cells(header)], "th")
-  body = "".join(row(cells(line), "td") for line in lines)
-  return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+  return [["", *cells(header)], *map(cells, lines)]

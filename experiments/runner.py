@@ -327,7 +327,7 @@ class Group:
 
   def _training(self, found: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     return [
-      {"metrics": {name: float(values[i]) for name, values in found.items()}}
+      {"metrics": {k: evaluate.shortest(v[i]) for k, v in found.items()}}
       for i in range(len(self.runs))
     ]
 

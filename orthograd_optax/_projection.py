@@ -12,8 +12,8 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-# Up to so many entries, a group is swept over three times at no cost to speak
-# of. Small groups, such as lone scales, are also those most often parallel.
+# Groups of up to so many entries have a branch of their own: they are parallel
+# more often than large ones, and cost next to nothing.
 SMALL = 2**16
 
 
@@ -40,7 +40,7 @@ Axes = tuple[tuple[int, ...], ...]
 
 
 @functools.partial(
-  jax.jit, static_argnames=("axes", "renormalize", "axis_name", "small")
+  jax.jit, static_argnames=("axes", "renormalize", "axis_name")
 )
 def project(
   params: Sequence[Arrays],
@@ -51,7 +51,6 @@ def project(
   renormalize: bool = True,
   eps: float | jax.Array = 1e-30,
   axis_name: Any = None,
-  small: int = SMALL,
 ) -> list[Projection]:
   r"""Projects the updates of each group orthogonally to its parameters.
 
@@ -64,8 +63,8 @@ def project(
   One sweep over w and g measures the sums, and another, which the compiler
   fuses into whatever follows, writes the result. Three more come between where
   any of the vectors is of an extreme scale or nearly parallel to its
-  parameters; one branch for all groups, because a GPU waits for the host at
-  each. No array is reshaped or gathered.
+  parameters; one branch for all large groups and one for all small ones,
+  because a GPU waits for the host at each. No array is reshaped or gathered.
 
   Args:
     params: for each group, the arrays of w.
@@ -77,33 +76,21 @@ def project(
     renormalize: whether to give the result the norm of g.
     eps: ε, added to ‖g⊥‖ in the renormalization.
     axis_name: mapped axes over which the arrays are sharded.
-    small: the number of entries up to which a group is swept over three times
-      without asking.
 
   Returns:
     For each group, a :class:`Projection`.
   """
   groups = list(zip(params, updates, axes, strict=True))
-  exact = lambda i: _measure(*groups[i], strength, axis_name=axis_name)
-  is_large = lambda gs: sum(g.size for g in gs) > small
-  large = [i for i, gs in enumerate(updates) if is_large(gs)]
-  if axis_name is not None:
-    large = []  # devices that took different branches would wait for each other
-  sums = {i: exact(i) for i in range(len(groups)) if i not in large}
-  if large:
-    plain, sound = zip(
-      *(_measure_plainly(*groups[i], strength) for i in large), strict=True
-    )
-
-    def mend():
-      # Vector by vector: its result does not depend on the others.
-      return tuple(
-        jax.tree.map(functools.partial(jnp.where, ok), found, exact(i))
-        for i, found, ok in zip(large, plain, sound, strict=True)
-      )
-
-    all_sound = functools.reduce(jnp.logical_and, map(jnp.all, sound))
-    sums |= zip(large, lax.cond(all_sound, lambda: plain, mend), strict=True)
+  sums = {}
+  for is_large in (False, True):
+    some = {
+      i: group
+      for i, group in enumerate(groups)
+      if (sum(g.size for g in group[1]) > SMALL) == is_large
+    }
+    if some:
+      found = _measure_all(list(some.values()), strength, axis_name)
+      sums |= zip(some, found, strict=True)
   return [
     _apply(*group, strength, eps, sums[i], renormalize=renormalize)
     for i, group in enumerate(groups)
@@ -153,6 +140,26 @@ class _Group:
     parallel = self.scaled(self.scaled(self.ws, 1 / scale_w), factor)
     parallel = self.scaled(parallel, scale_g)
     return [g - x for g, x in zip(self.gs, parallel, strict=True)]
+
+
+def _measure_all(groups, strength, axis_name) -> Sequence[_Sums]:
+  """The sums of several groups, with more than one sweep only if needed."""
+  exact = lambda group: _measure(*group, strength, axis_name=axis_name)
+  if axis_name is not None:
+    # Devices that took different branches would wait for each other.
+    return [exact(group) for group in groups]
+  found = [_measure_plainly(*group, strength) for group in groups]
+  plain, sound = map(tuple, zip(*found, strict=True))
+
+  def mend():
+    # Vector by vector: a result does not depend on the other vectors'.
+    return tuple(
+      jax.tree.map(functools.partial(jnp.where, ok), sums, exact(group))
+      for group, sums, ok in zip(groups, plain, sound, strict=True)
+    )
+
+  all_sound = functools.reduce(jnp.logical_and, map(jnp.all, sound))
+  return lax.cond(all_sound, lambda: plain, mend)
 
 
 @functools.partial(jax.jit, static_argnames=("axes", "axis_name"))

@@ -230,18 +230,20 @@ def severity_curves(
   return figure
 
 
-def training_curves(
+def curves(
   values: Mapping[str, Mapping[str, Any]],
-  epochs: Sequence[float],
+  x: Sequence[float],
   *,
+  xlabel: str = "epoch",
   title: str | None = None,
 ) -> "Figure":
-  """Metrics against the epoch, side by side, with a band over seeds.
+  """Metrics against the epoch, or the severity, with a band over seeds.
 
   Args:
     values: for each metric, and in it for each optimizer, an array of shape
       (seeds, epochs), or (epochs,) for one seed.
-    epochs: at which they were taken.
+    x: the epochs at which they were taken.
+    xlabel: what they are, if no epochs.
     title: a title above all.
 
   Returns:
@@ -251,24 +253,28 @@ def training_curves(
     >>> from orthograd_optax import plots
     >>> sgd = [[2.0, 1.1, 1.4], [2.1, 1.2, 1.3]]
     >>> orthograd = [[2.0, 1.1, 1.2], [2.1, 1.1, 1.2]]
-    >>> figure = plots.training_curves(
+    >>> figure = plots.curves(
     ...   {"loss": {"SGD": sgd, "⊥Grad": orthograd}}, [10, 20, 30]
     ... )
   """
   if not values:
     raise ValueError("There are no values to draw.")
-  x = np.asarray(epochs)
-  panels = {name: _stack(group, "epochs") for name, group in values.items()}
+  x = np.asarray(x)
+  panels = {name: _stack(group, f"{xlabel}s") for name, group in values.items()}
   for name, arrays in panels.items():
     if x.shape != (_length(arrays),):
       raise ValueError(
-        f"epochs has shape {x.shape}, but {name} has {_length(arrays)} values."
+        f"x has shape {x.shape}, but {name} has {_length(arrays)} values."
       )
-  with _figure(3.1 * len(panels), 2.8, title) as figure:
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axis, (name, arrays) in zip(axes, panels.items(), strict=True):
+  columns = 2 if len(panels) in (2, 4) else min(len(panels), 3)
+  lines = math.ceil(len(panels) / columns)
+  with _figure(3.1 * columns, 2.8 * lines, title) as figure:
+    axes = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for (name, arrays), axis in zip(panels.items(), axes, strict=False):
       _draw_curves(axis, x, arrays)
-      axis.set(xlabel="epoch", ylabel=name)
+      axis.set(xlabel=xlabel, ylabel=name)
+    for axis in axes[len(panels) :]:
+      axis.remove()
   return figure
 
 

@@ -1,6 +1,5 @@
 """Set-up of all tests: eight devices, and no silent broadcasting."""
 
-import functools
 import os
 
 os.environ["JAX_PLATFORMS"] = os.environ.get("JAX_PLATFORMS", "cpu")
@@ -10,9 +9,6 @@ os.environ["XLA_FLAGS"] = (
 
 import hypothesis
 import jax
-import pytest
-
-from orthograd_optax import _projection
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -24,12 +20,3 @@ hypothesis.settings.register_profile(
   print_blob=True,
 )
 hypothesis.settings.load_profile("default")
-
-
-@pytest.fixture(scope="module")
-def one_sweep_first():
-  """Has small groups measured as large ones are."""
-  with pytest.MonkeyPatch.context() as patch:
-    project = functools.partial(_projection.project, small=0)
-    patch.setattr(_projection, "project", project)
-    yield

@@ -327,13 +327,13 @@ def test_input_that_makes_no_sense():
     plots.temperature_curve(logits, jnp.full(400, 9))
 
 
-def test_training_curves():
+def test_curves():
   random = np.random.default_rng(0)
   values = {
     "loss": {"SGD": random.random((3, 4)), "⊥Grad": random.random((3, 4))},
     "ECE": {"SGD": random.random(4)},
   }
-  figure = plots.training_curves(values, [10, 20, 30, 40])
+  figure = plots.curves(values, [10, 20, 30, 40])
   first, second = figure.axes
   assert [axis.get_ylabel() for axis in figure.axes] == ["loss", "ECE"]
   line = first.lines[0]
@@ -342,6 +342,10 @@ def test_training_curves():
   np.testing.assert_allclose(line.get_ydata(), expected)
   np.testing.assert_allclose(second.lines[0].get_ydata(), values["ECE"]["SGD"])
   with pytest.raises(ValueError, match="no values"):
-    plots.training_curves({}, [1])
-  with pytest.raises(ValueError, match=r"epochs has shape \(3,\).*loss has 4"):
-    plots.training_curves(values, [1, 2, 3])
+    plots.curves({}, [1])
+  with pytest.raises(ValueError, match=r"x has shape \(3,\).*loss has 4"):
+    plots.curves(values, [1, 2, 3])
+  many = {str(i): values["loss"] for i in range(5)}
+  figure = plots.curves(many, [1, 2, 3, 4], xlabel="severity")
+  assert [axis.get_ylabel() for axis in figure.axes] == list(many)
+  assert {axis.get_xlabel() for axis in figure.axes} == {"severity"}

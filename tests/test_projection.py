@@ -14,8 +14,6 @@ from reference import norm, real64
 
 from orthograd_optax import orthograd
 
-pytestmark = pytest.mark.usefixtures("one_sweep_first")
-
 HALF = ("float16", "bfloat16")
 FULL = ("float32", "float64", "complex64", "complex128")
 

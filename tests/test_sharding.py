@@ -22,8 +22,6 @@ import reference
 
 from orthograd_optax import orthograd, orthograd_sgd
 
-pytestmark = pytest.mark.usefixtures("one_sweep_first")
-
 OLD = not hasattr(jax, "shard_map")  # jax 0.6.0
 set_mesh: Any = getattr(jax, "set_mesh", getattr(jax.sharding, "use_mesh", 0))
 shard_map = reference.shard_map

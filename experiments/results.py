@@ -1,0 +1,124 @@
+"""What was measured: rows that are kept with the code, and what is in them."""
+
+from collections.abc import Iterable, Sequence
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from experiments import data
+from experiments.rows import RowsError, finite, key, read
+
+FOLDER = pathlib.Path(__file__).parent / "results"
+
+
+def keep(
+  folders: Iterable[pathlib.Path], into: pathlib.Path = FOLDER
+) -> list[pathlib.Path]:
+  """Copies the rows of studies' folders to those that are kept.
+
+  Args:
+    folders: what `python -m experiments run` made.
+    into: where there is, or will be, a file for each study. A row that is there
+      already is replaced.
+
+  Returns:
+    The files that were written.
+  """
+  by_study: dict[str, list[dict[str, Any]]] = {}
+  for folder in folders:
+    found = list(read(folder / "rows.jsonl"))
+    if not found:
+      raise RowsError(
+        f"{folder / 'rows.jsonl'} has no rows: give a folder that `python -m "
+        "experiments run` made."
+      )
+    for row in found:
+      by_study.setdefault(row["study"], []).append(row)
+  into.mkdir(parents=True, exist_ok=True)
+  paths = []
+  for study, rows in by_study.items():
+    path = into / f"{study}.jsonl"
+    merged = {key(row): row for row in [*read(path), *rows]}
+    with data.replacing(path) as temporary:
+      temporary.write_text(
+        "".join(_line(merged[k]) + "\n" for k in sorted(merged)), "utf-8"
+      )
+    paths.append(path)
+  return paths
+
+
+def _line(row: dict[str, Any]) -> str:
+  return json.dumps(finite(row), ensure_ascii=False, separators=(",", ":"))
+
+
+class Results:
+  """Rows of one network and number of epochs, to be asked for their numbers."""
+
+  def __init__(
+    self, rows: Iterable[dict[str, Any]], model: str, epochs: int
+  ) -> None:
+    self.model, self.epochs = model, epochs
+    self.rows = {
+      (row["optimizer"], row["seed"], row["epoch"], row["dataset"]): row
+      for row in rows
+      if (row["model"], row["config"]["epochs"]) == (model, epochs)
+    }
+
+  def of_study(self, study: str) -> list[dict[str, Any]]:
+    return [row for row in self.rows.values() if row["study"] == study]
+
+  def has(
+    self, optimizers: Iterable[str], seeds: Iterable[int], dataset="clean"
+  ) -> bool:
+    """Whether all of them have been evaluated after the last epoch."""
+    seeds = list(seeds)
+    return all(
+      (name, seed, self.epochs, dataset) in self.rows
+      for name in optimizers
+      for seed in seeds
+    )
+
+  def get(
+    self,
+    optimizer: str,
+    seeds: Iterable[int],
+    datasets: Sequence[str] = ("clean",),
+    epoch: int | None = None,
+  ) -> list[list[dict[str, Any]]]:
+    """For each seed, its rows of the sets of images."""
+    epoch = self.epochs if epoch is None else epoch
+    return [
+      [self.rows[optimizer, seed, epoch, name] for name in datasets]
+      for seed in seeds
+    ]
+
+  def values(
+    self,
+    optimizer: str,
+    metric: str,
+    seeds: Iterable[int],
+    datasets: Sequence[str] = ("clean",),
+    epoch: int | None = None,
+    part: str = "metrics",
+  ) -> np.ndarray:
+    """For each seed, a metric's mean over the sets of images.
+
+    Args:
+      optimizer: its name in the rows.
+      metric: likewise.
+      seeds: which.
+      datasets: which sets of images.
+      epoch: after which; by default the last.
+      part: of the row, such as "scaled" for what temperature scaling leaves.
+    """
+    found = self.get(optimizer, seeds, datasets, epoch)
+    return np.array(
+      [np.mean([row[part][metric] for row in rows]) for rows in found]
+    )
+
+
+def load(folder: pathlib.Path = FOLDER) -> list[dict[str, Any]]:
+  """All rows that are kept."""
+  return [row for path in sorted(folder.glob("*.jsonl")) for row in read(path)]
