@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STYLE = """
 :root { color-scheme: light }
 body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
-  max-width: 56rem; margin: 0 auto; padding: 1.5rem 1rem }
+  max-width: 84rem; margin: 0 auto; padding: 1.5rem 1rem }
 h1 { font-size: 1.5rem; line-height: 1.25 } h2 { font-size: 1.2rem;
   margin-top: 2.5rem } h3 { font-size: 1rem; margin-top: 1.5rem }
 figure { margin: 1rem 0 } svg { width: 100%; height: auto; max-width: 46rem }
@@ -31,7 +31,9 @@ figure { margin: 1rem 0 } svg { width: 100%; height: auto; max-width: 46rem }
 th, td { padding: .25rem .5rem; text-align: right;
   border-bottom: 1px solid #ddd }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
-  background: #fff } td.text { text-align: left; white-space: normal }
+  background: #fff; white-space: normal; min-width: 6.5rem }
+.text { text-align: left; white-space: normal; min-width: 8rem }
+p, li { max-width: 46rem }
 code { font-size: .9em; overflow-wrap: anywhere }
 figcaption, .small { color: #555; font-size: .85rem }
 @page { size: A4 landscape; margin: 12mm }

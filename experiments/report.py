@@ -1,5 +1,6 @@
 """From rows to a page: tables, plots and what they say. It never trains."""
 
+from collections.abc import Iterable
 import dataclasses
 import pathlib
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import config, page, rows, runner
-from orthograd_optax import calibration, plots, stats
+from orthograd_optax import plots, stats
+from orthograd_optax.calibration import Reliability
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
@@ -157,7 +159,7 @@ def write(folder: pathlib.Path) -> str:
   says = verdict(table)
   clean = select(found, study, "clean")
   bins = {
-    NAMES[name]: reliability(by_seed.values())
+    NAMES[name]: reliability([row] for row in by_seed.values())
     for name, by_seed in clean.items()
     if by_seed
   }
@@ -195,12 +197,19 @@ def write(folder: pathlib.Path) -> str:
   return f"{table}\n{says}\n\nThe page: {path}"
 
 
-def reliability(found) -> calibration.Reliability:
-  """The bins of several rows."""
-  stack = lambda name: jnp.array([row["bins"][name] for row in found])
-  return calibration.Reliability(
-    stack("count"), stack("confidence"), stack("accuracy")
-  )
+def reliability(seeds: Iterable[list[dict[str, Any]]]) -> Reliability:
+  """For each seed the bins of its rows, over all of their images together."""
+
+  def pool(found):
+    part = {
+      k: np.array([r["bins"][k] for r in found]) for k in found[0]["bins"]
+    }
+    count = part["count"].sum(0)
+    mean = lambda k: (part["count"] * part[k]).sum(0) / np.maximum(count, 1)
+    return count, mean("confidence"), mean("accuracy")
+
+  arrays = zip(*map(pool, seeds), strict=True)
+  return Reliability(*(jnp.array(np.stack(x)) for x in arrays))
 
 
 def _cells(table: stats.ComparisonTable) -> list[list[str]]:

@@ -12,8 +12,8 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-# Groups of up to so many entries have a branch of their own: they are parallel
-# more often than large ones, and cost next to nothing.
+# Groups of up to so many entries share a branch of their own: they are parallel
+# more often than large ones, and sweeps over them cost next to nothing.
 SMALL = 2**16
 
 
@@ -63,8 +63,7 @@ def project(
   One sweep over w and g measures the sums, and another, which the compiler
   fuses into whatever follows, writes the result. Three more come between where
   any of the vectors is of an extreme scale or nearly parallel to its
-  parameters; one branch for all large groups and one for all small ones,
-  because a GPU waits for the host at each. No array is reshaped or gathered.
+  parameters. No array is reshaped or gathered.
 
   Args:
     params: for each group, the arrays of w.
@@ -143,18 +142,42 @@ class _Group:
 
 
 def _measure_all(groups, strength, axis_name) -> Sequence[_Sums]:
-  """The sums of several groups, with more than one sweep only if needed."""
-  exact = lambda group: _measure(*group, strength, axis_name=axis_name)
+  """The sums of several groups, each in the fewest sweeps that will do."""
   if axis_name is not None:
     # Devices that took different branches would wait for each other.
-    return [exact(group) for group in groups]
-  found = [_measure_plainly(*group, strength) for group in groups]
+    return [_measure(*group, strength, axis_name=axis_name) for group in groups]
+
+  def together():
+    return _measure_if_needed(groups, strength, tell_zeros=True)
+
+  def one_by_one():
+    return tuple(
+      sums
+      for group in groups
+      for sums in _measure_if_needed([group], strength, tell_zeros=False)
+    )
+
+  # A GPU waits for the host at every branch, but takes any number of sums from
+  # a sweep; a CPU doesn't wait, and sweeps once more for each sum.
+  return lax.platform_dependent(cpu=one_by_one, default=together)
+
+
+def _measure_if_needed(groups, strength, tell_zeros) -> tuple[_Sums, ...]:
+  """The plain sums if all can be trusted, else others for those that can't."""
+  found = [
+    _measure_plainly(*group, strength, tell_zeros=tell_zeros)
+    for group in groups
+  ]
   plain, sound = map(tuple, zip(*found, strict=True))
 
   def mend():
     # Vector by vector: a result does not depend on the other vectors'.
     return tuple(
-      jax.tree.map(functools.partial(jnp.where, ok), sums, exact(group))
+      jax.tree.map(
+        functools.partial(jnp.where, ok),
+        sums,
+        _measure(*group, strength, axis_name=None),
+      )
       for group, sums, ok in zip(groups, plain, sound, strict=True)
     )
 
@@ -186,27 +209,30 @@ def _measure(params, updates, axes, strength, *, axis_name) -> _Sums:
   return _Sums(scale_w, scale_g, c, ww, rr + removed, rr)
 
 
-@functools.partial(jax.jit, static_argnames="axes")
+@functools.partial(jax.jit, static_argnames=("axes", "tell_zeros"))
 def _measure_plainly(
-  params, updates, axes, strength
+  params, updates, axes, strength, *, tell_zeros
 ) -> tuple[_Sums, jax.Array]:
-  """The sums in one sweep, and whether those of each vector can be trusted."""
+  """The sums in one sweep, and whether those of each vector can be trusted.
+
+  A sum of squares that is zero can only be trusted if something else tells that
+  nothing has underflowed.
+  """
   group = _Group(params, updates, axes, None)
   strength, info = jnp.asarray(strength, group.dtype), jnp.finfo(group.dtype)
   ws, gs = group.ws, group.gs
-  *norms, wg, ww, gg = group.totals(
-    *(map(jnp.abs, xs) for xs in (ws, gs)),
-    *(_products(*pair) for pair in ((ws, gs), (ws, ws), (gs, gs))),
+  wg, ww, gg = group.totals(
+    *(_products(*pair) for pair in ((ws, gs), (ws, ws), (gs, gs)))
   )
   # What underflowed is lost in rounding, and nothing overflowed or is NaN.
   low = group.size * float(info.tiny) / float(info.eps)
-  in_range = functools.reduce(
-    jnp.logical_and,
-    [
-      (norm == 0) | ((low <= square) & (square <= info.max))
-      for norm, square in zip(norms, (ww, gg), strict=True)
-    ],
-  )
+  trusted = [(low <= square) & (square <= info.max) for square in (ww, gg)]
+  if tell_zeros:
+    norms = group.totals(*(map(jnp.abs, xs) for xs in (ws, gs)))
+    trusted = [
+      ok | (norm == 0) for ok, norm in zip(trusted, norms, strict=True)
+    ]
+  in_range = functools.reduce(jnp.logical_and, trusted)
   wg, ww, gg = (_safe(x, in_range) for x in (wg, ww, gg))
   c, removed = _solve(wg, ww, strength)
   rr = gg - removed

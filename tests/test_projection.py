@@ -12,7 +12,7 @@ import pytest
 import reference
 from reference import norm, real64
 
-from orthograd_optax import orthograd
+from orthograd_optax import _projection, orthograd
 
 HALF = ("float16", "bfloat16")
 FULL = ("float32", "float64", "complex64", "complex128")
@@ -257,6 +257,38 @@ def test_batch_axes_equal_vmap(pair, axis):
   np.testing.assert_allclose(got, want, rtol=0, atol=tolerance)
   for same in (axis - 3, (axis,)):
     np.testing.assert_array_equal(apply(w, g, batch_axes=same), got)
+
+
+EDGES = {
+  "ordinary": lambda w, g: (w, g),
+  "parallel": lambda w, g: (w, 3 * w + 1e-3 * g),
+  "tiny": lambda w, g: (1e-25 * w, 1e-28 * g),
+  "huge": lambda w, g: (1e25 * w, 1e28 * g),
+  "no weights": lambda w, g: (0 * w, g),
+  "no gradient": lambda w, g: (w, 0 * g),
+}
+
+
+@pytest.mark.parametrize("last", EDGES)
+@pytest.mark.parametrize("size", [7, _projection.SMALL + 1])
+def test_groups_measured_together(monkeypatch, last, size):
+  """As on a GPU: one branch for all groups of a kind."""
+  platform_dependent = lambda cpu, default: default()
+  monkeypatch.setattr(_projection.lax, "platform_dependent", platform_dependent)
+  random = np.random.default_rng(0).normal(size=(4, 2, size)).astype("float32")
+  pairs = [EDGES["ordinary"](*random[i]) for i in range(3)]
+  pairs.append(EDGES[last](*random[3]))
+  ws, gs = zip(*pairs, strict=True)
+  found = _projection.project.__wrapped__(
+    [[jnp.asarray(w)] for w in ws],
+    [[jnp.asarray(g)] for g in gs],
+    (((0,),),) * 4,
+  )
+  for w, g, projection in zip(ws, gs, found, strict=True):
+    want = expected(w, g)
+    got = real64(projection.updates[0])
+    amplified = min(amplification(w, g), 1e4)
+    assert norm(got - want) <= 1e-5 * amplified * norm(want)
 
 
 def test_a_vector_does_not_depend_on_others():

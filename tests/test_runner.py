@@ -1,5 +1,6 @@
 """Studies that are stopped, resumed, spread out and looked at."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -145,6 +146,35 @@ def test_two_processes(whole, cache, tmp_path):
   for key, row in found.items():
     loss = expected[key]["metrics"]["loss"]
     assert row["metrics"]["loss"] == pytest.approx(loss, rel=1e-3)
+
+
+def test_studies_that_share_models(tmp_path):
+  """What one has trained, the other evaluates; what is missing is trained."""
+  said = []
+  base = tiny.STUDY.override(["corruptions=", "epochs=2", "seeds=1"])
+  first = runner.run_study(base, tmp_path, say=said.append)
+  trained = results(first.parent)
+  other = dataclasses.replace(
+    base,
+    name="other",
+    models_of=base.name,
+    optimizers=("orthograd", "orthograd_unnormalized"),
+    corruptions=("contrast",),
+  )
+  assert other.folder == base.folder
+  for study in (
+    dataclasses.replace(base, name="more", corruptions=("contrast",)),
+    other,
+  ):
+    said.clear()
+    runner.run_study(study, tmp_path, say=said.append)
+  assert not any("· orthograd loss" in text for text in said)
+  assert any("orthograd_unnormalized loss" in text for text in said)
+  found = results(tmp_path)
+  assert {key: found[key] for key in trained} == trained
+  names = [(key[1], key[4]) for key in found if key[4].startswith("contrast")]
+  assert len(names) == 3 * 5
+  assert {row["study"] for row in rows.read(first)} == {"tiny", "more", "other"}
 
 
 def test_a_run_that_diverges(tmp_path, monkeypatch):

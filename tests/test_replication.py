@@ -1,0 +1,272 @@
+"""The report of the paper's experiments, from the rows that are kept."""
+
+import html.parser
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from experiments import __main__ as command
+from experiments import page, paper, replication, results, rows
+from experiments.report import METRICS, NAMES
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture(scope="module")
+def kept():
+  return results.load()
+
+
+@pytest.fixture(scope="module")
+def blocks(kept):
+  return replication.make(kept)
+
+
+def section(blocks, title):
+  """The blocks below a heading, up to the next."""
+  starts = [i for i, b in enumerate(blocks) if str(b).startswith("## ")]
+  (start,) = (i for i in starts if title in blocks[i])
+  end = next((i for i in starts if i > start), len(blocks))
+  return blocks[start + 1 : end]
+
+
+def tables(blocks, title):
+  found = section(blocks, title)
+  return [b.rows for b in found if isinstance(b, page.Table)]
+
+
+def column(kept, optimizer, metric, seeds, dataset="clean", part="metrics"):
+  """Straight from the rows, by seed."""
+  found = {
+    row["seed"]: row[part][metric]
+    for row in kept
+    if (row["optimizer"], row["dataset"]) == (optimizer, dataset)
+    and (row["model"], row["epoch"]) == ("resnet18", 100)
+  }
+  return np.array([found[seed] for seed in seeds])
+
+
+def test_rows_are_whole(kept):
+  keys = [rows.key(row) for row in kept]
+  assert len(set(keys)) == len(keys)
+  names = ("study", "model", "metrics", "config", "versions", "device")
+  names += ("commit", "wall_time", "precision")
+  assert all(name in row for row in kept for name in names)
+  assert not any(row["dataset"] == "diverged" for row in kept)
+  for row in kept:
+    if row["dataset"] != "train":
+      assert sum(row["bins"]["count"]) == 10_000
+
+
+def test_table_1(kept, blocks):
+  ((header, *lines),) = tables(blocks, "Table 1")
+  by_name = {line[0]: dict(zip(header, line, strict=True)) for line in lines}
+  assert len(by_name) == len(paper.TABLE_1) == 12
+  for metric in paper.TABLE_1:
+    cells = by_name[METRICS[metric]]
+    a, b = (
+      column(kept, name, metric, range(20)) for name in ("sgd", "orthograd")
+    )
+    pooled = np.sqrt((np.var(a, ddof=1) + np.var(b, ddof=1)) / 2)
+    d = (np.mean(a) - np.mean(b)) / pooled
+    assert cells["d, ours"].split()[0] == f"{d:.2f}"
+    p = scipy.stats.ttest_ind(a, b, equal_var=False).pvalue
+    assert float(cells["p, Welch"]) == pytest.approx(p, rel=0.5, abs=5e-4)
+    p = scipy.stats.ttest_rel(a, b).pvalue
+    assert float(cells["p, paired"]) == pytest.approx(p, rel=0.5, abs=5e-4)
+    first, second = (i for i, name in enumerate(header) if name == "ours")
+    row = next(x for x in lines if x[0] == METRICS[metric])
+    for i, x in ((first, a), (second, b)):
+      mean, std = map(float, row[i].split(" ± "))
+      assert mean == pytest.approx(np.mean(x), abs=6e-3)
+      assert std == pytest.approx(np.std(x, ddof=1), abs=6e-3)
+
+
+@pytest.mark.parametrize("metric", paper.TOLERANCE)
+@pytest.mark.parametrize("seeds", [range(20), range(20, 40)])
+def test_columns_are_the_papers(kept, metric, seeds):
+  for optimizer in ("sgd", "orthograd"):
+    ours = np.mean(column(kept, optimizer, metric, seeds))
+    theirs = getattr(paper.TABLE_1[metric], optimizer)
+    assert abs(ours - theirs) <= paper.TOLERANCE[metric]
+
+
+@pytest.mark.parametrize("metric", ["max_logit", "logit_variance"])
+def test_logits_are_smaller(kept, metric):
+  a, b = (
+    column(kept, name, metric, range(40)) for name in ("sgd", "orthograd")
+  )
+  assert np.mean(b) < np.mean(a)
+  assert scipy.stats.ttest_ind(a, b, equal_var=False).pvalue < 0.001
+
+
+def test_headline(kept):
+  """What the README quotes is what the rows say."""
+  text = (results.FOLDER.parents[1] / "README.md").read_text("utf-8")
+  found = results.Results(kept, "resnet18", 100)
+  _, paired = replication.compared(found, range(40))
+  names = {"top1": "accuracy, %", "max_logit": "max logit", "ece": "ECE"}
+  names |= {m: METRICS[m] for m in ("loss", "entropy", "temperature")}
+  for metric, name in names.items():
+    row = paired.rows[metric]
+    cells = [
+      name,
+      replication.spread(metric, row.mean_a, row.std_a),
+      replication.spread(metric, row.mean_b, row.std_b),
+      replication.effect(row),
+      replication.p_value(paired.adjusted[metric]),
+    ]
+    assert f"| {' | '.join(cells)} |" in text
+
+
+def test_corruption_by_severity(kept, blocks):
+  _, by_severity, by_corruption, _ = tables(blocks, "CIFAR-10-C: the same")
+  (line,) = (x for x in by_severity if x[0] == "loss")
+  names = {row["dataset"] for row in kept if row["dataset"].endswith("/3")}
+  extra = {"speckle_noise/3", "gaussian_blur/3", "spatter/3", "saturate/3"}
+  assert len(names) == 19 and extra < names
+  for optimizer, cell in zip(
+    ("sgd", "orthograd"), line[3].strip(" *").split(" / "), strict=True
+  ):
+    losses = [
+      column(kept, optimizer, "loss", range(20), name) for name in names - extra
+    ]
+    assert cell == f"{np.mean(losses):.3f}"
+  assert len(by_corruption) == 1 + 19
+
+
+def test_renormalization_is_tested_for_equivalence(kept, blocks):
+  clean, corrupted = tables(blocks, "Renormalized, or not")
+  assert len(corrupted) == len(clean) - 1  # weights don't depend on images
+  (line,) = (x for x in clean if x[0] == "ECE")
+  a, b = (
+    column(kept, name, "ece", range(10))
+    for name in ("orthograd", "orthograd_unnormalized")
+  )
+  # Two one-sided tests: the larger p-value.
+  p = max(
+    scipy.stats.ttest_rel(a + 0.01, b, alternative="greater").pvalue,
+    scipy.stats.ttest_rel(a - 0.01, b, alternative="less").pvalue,
+  )
+  assert float(line[-1]) == pytest.approx(p, abs=5e-4)
+
+
+def test_reliability_is_of_all_corrupted_images(kept, blocks):
+  clean, corrupted = (
+    b for b in section(blocks, "Reliability") if isinstance(b, page.Picture)
+  )
+  for picture, seeds, sets in ((clean, 40, 1), (corrupted, 20, 75)):
+    found = [
+      row
+      for row in kept
+      if row["optimizer"] == "sgd"
+      and row["epoch"] == 100
+      and ((row["dataset"] == "clean") if sets == 1 else _is_corrupted(row))
+    ]
+    assert len(found) == seeds * sets
+    counts = np.sum([row["bins"]["count"] for row in found], axis=0)
+    bars = [
+      patch.get_height()
+      for patch in picture.figure.axes[2].patches
+      if patch.get_height() > 0
+    ]
+    shares = 100 * counts / np.sum(counts)
+    np.testing.assert_allclose(max(bars), max(shares), rtol=1e-4)
+
+
+def _is_corrupted(row):
+  name, _, severity = row["dataset"].partition("/")
+  extra = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+  return severity and name not in extra
+
+
+def test_kept_report_is_current(blocks, tmp_path):
+  page.write_markdown(blocks, tmp_path / "README.md")
+  text = (tmp_path / "README.md").read_text("utf-8")
+  assert text == (results.FOLDER / "README.md").read_text("utf-8"), (
+    "run `python -m experiments report`"
+  )
+  for name in re.findall(r"\]\((.*?\.png)\)", text):
+    assert (tmp_path / name).exists() and (results.FOLDER / name).exists()
+  for line in text.splitlines():
+    if line.startswith("|"):
+      assert line.endswith("|")
+
+
+class Reader(html.parser.HTMLParser):
+  """Counts tags, and collects what a page would fetch."""
+
+  def __init__(self):
+    super().__init__()
+    self.tags, self.links = [], []
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.append(tag)
+    self.links += [v for k, v in attrs if k in ("src", "href", "xlink:href")]
+
+
+def test_page_needs_no_other_file(blocks, tmp_path):
+  path = tmp_path / "report.html"
+  page.write_html(blocks, path)
+  reader = Reader()
+  reader.feed(path.read_text("utf-8"))
+  assert reader.tags.count("svg") == 5
+  assert reader.tags.count("table") == len(
+    [b for b in blocks if isinstance(b, page.Table)]
+  )
+  assert all(link.startswith("#") for link in reader.links)
+
+
+def test_what_is_not_there_is_left_out(kept):
+  some = [row for row in kept if row["study"] == "table1"]
+  text = " ".join(b for b in replication.make(some) if isinstance(b, str))
+  assert "Table 1" in text and "20 more seeds" not in text
+  assert "CIFAR-10-C:" not in text and "Renormalized" not in text
+  with pytest.raises(rows.RowsError, match="run table1"):
+    replication.make([])
+
+
+def test_blocks():
+  table = page.Table([["", "a|b"], ["x < y", "**1**"]], "A `note`.")
+  assert page._markdown(table).splitlines()[0] == "|  | a\\|b |"
+  text = page._html(table)
+  assert "x &lt; y" in text and "<b>1</b>" in text and "<code>note" in text
+  assert page._html("## A & B") == "<h2>A &amp; B</h2>"
+  assert page._html("- a\n- b") == "<ul><li>a</li><li>b</li></ul>"
+
+
+def test_keep(kept, tmp_path, capsys, monkeypatch):
+  some = kept[:6]
+  folder, into = tmp_path / "run", tmp_path / "results"
+  folder.mkdir()
+  monkeypatch.setattr(results.keep, "__defaults__", (into,))
+  write = lambda found: (folder / "rows.jsonl").write_text(
+    "".join(json.dumps(row) + "\n" for row in found)
+  )
+  write(some[:4])
+  monkeypatch.setattr("sys.argv", ["experiments", "keep", str(folder)])
+  command.main()
+  study = some[0]["study"]
+  assert f"{study}.jsonl" in capsys.readouterr().out
+  write([{**some[0], "wall_time": 1.5}, *some[4:]])
+  command.main()
+  found = {rows.key(row): row for row in results.load(into)}
+  assert len(found) == 6
+  assert found[rows.key(some[0])]["wall_time"] == 1.5
+  shutil.rmtree(folder)
+  with pytest.raises(SystemExit, match="has no rows"):
+    command.main()
+
+
+def test_command(tmp_path, capsys, monkeypatch, kept):
+  monkeypatch.setattr(replication, "make", lambda found: ["# Title", "Text."])
+  arguments = ["experiments", "report", "--output", str(tmp_path / "new")]
+  monkeypatch.setattr("sys.argv", arguments)
+  command.main()
+  assert "report.html" in capsys.readouterr().out
+  assert (tmp_path / "new" / "README.md").read_text() == "# Title\n\nText.\n"
+  assert set(NAMES) == {row["optimizer"] for row in kept}
