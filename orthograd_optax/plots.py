@@ -259,19 +259,19 @@ def curves(
   """
   if not values:
     raise ValueError("There are no values to draw.")
-  x = np.asarray(x)
+  at = np.asarray(x)
   panels = {name: _stack(group, f"{xlabel}s") for name, group in values.items()}
   for name, arrays in panels.items():
-    if x.shape != (_length(arrays),):
+    if at.shape != (_length(arrays),):
       raise ValueError(
-        f"x has shape {x.shape}, but {name} has {_length(arrays)} values."
+        f"x has shape {at.shape}, but {name} has {_length(arrays)} values."
       )
   columns = 2 if len(panels) in (2, 4) else min(len(panels), 3)
   lines = math.ceil(len(panels) / columns)
   with _figure(3.1 * columns, 2.8 * lines, title) as figure:
     axes = list(figure.subplots(lines, columns, squeeze=False).flat)
     for (name, arrays), axis in zip(panels.items(), axes, strict=False):
-      _draw_curves(axis, x, arrays)
+      _draw_curves(axis, at, arrays)
       axis.set(xlabel=xlabel, ylabel=name)
     for axis in axes[len(panels) :]:
       axis.remove()
