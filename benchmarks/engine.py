@@ -27,7 +27,7 @@ def measure(config: Config, method: str, runs: int, plain: bool, repeats: int):
   """Seconds of an epoch, seconds to compile it, and its memory."""
   original = train.make_optimizer
   if plain:
-    train.make_optimizer = lambda config, strength, renormalize: optax.chain(
+    train.make_optimizer = lambda config, strength, **options: optax.chain(
       optax.add_decayed_weights(config.weight_decay),
       optax.sgd(config.learning_rate, momentum=config.momentum),
     )

@@ -40,7 +40,8 @@ def _field(default: Any, **rule: Any) -> Any:
 
   Args:
     default: its default.
-    **rule: ``at_least``, ``above``, ``below`` or ``one_of``.
+    **rule: ``at_least``, ``above``, ``below`` or ``one_of``; of a tuple that
+      is for each of its entries, and ``each`` their type.
   """
   return dataclasses.field(default=default, metadata={"rule": rule})
 
@@ -51,11 +52,14 @@ def _parse(field: dataclasses.Field, text: str) -> Any:
     if kind is bool:
       return {"true": True, "false": False}[text.lower()]
     if kind is tuple:
-      allowed = field.metadata["rule"]["one_of"]
-      return tuple(allowed if text == "all" else filter(None, text.split(",")))
+      rule = field.metadata["rule"]
+      if text == "all" and "one_of" in rule:
+        return tuple(rule["one_of"])
+      return tuple(map(rule.get("each", str), filter(None, text.split(","))))
     return kind(text)
   except (KeyError, ValueError):
     name = "true or false" if kind is bool else f"of type {kind.__name__}"
+    name = "whole numbers" if kind is tuple else name
     raise ConfigError(
       f"{field.name} is {text!r}, but must be {name}."
     ) from None
@@ -78,6 +82,8 @@ def _check(config: Any) -> None:
       "one_of": lambda v, allowed: v in allowed,
     }
     for name, limit in rule.items():
+      if name == "each":
+        continue
       values = value if isinstance(value, tuple) else (value,)
       for v in values:
         if not tests[name](v, limit):
@@ -88,7 +94,8 @@ def _check(config: Any) -> None:
             f"{field.name} is {v!r}, but must be {wanted} {limit}."
           )
     if isinstance(value, tuple) and len(set(value)) < len(value):
-      raise ConfigError(f"{field.name} has one twice: {', '.join(value)}.")
+      listed = ", ".join(map(str, value))
+      raise ConfigError(f"{field.name} has one twice: {listed}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +154,8 @@ class Study:
     first_seed: the seed of the first of them.
     evaluate_every: epochs between evaluations; 0 for one at the end.
     corruptions: of CIFAR-10-C, on which to evaluate at the end.
+    corrupted_at: epochs after which to do so, too.
+    diagnostics: whether to note where gradients lie relative to the weights.
     models_of: the study whose folder it shares, so that what either has trained
       serves both; by default none.
   """
@@ -160,12 +169,19 @@ class Study:
   first_seed: int = _field(0, at_least=0)
   evaluate_every: int = _field(0, at_least=0)
   corruptions: tuple[str, ...] = _field((), one_of=corruptions.ALL)
+  corrupted_at: tuple[int, ...] = _field((), each=int, at_least=1)
+  diagnostics: bool = _field(False)
   models_of: str = ""
 
   def __post_init__(self):
     _check(self)
     if not self.optimizers:
       raise ConfigError("optimizers is empty, but must name at least one.")
+    if self.corrupted_at and max(self.corrupted_at) > self.config.epochs:
+      raise ConfigError(
+        f"corrupted_at is {max(self.corrupted_at)}, but must be at most "
+        f"epochs, {self.config.epochs}."
+      )
 
   @property
   def folder(self) -> pathlib.Path:
@@ -185,11 +201,11 @@ class Study:
     """Epochs after which the test set is evaluated, the last among them."""
     every = self.evaluate_every or self.config.epochs
     last = self.config.epochs
-    return sorted({*range(every, last + 1, every), last})
+    return sorted({*range(every, last + 1, every), *self.corrupted_at, last})
 
   def datasets(self, epoch: int) -> list[str]:
     """What is evaluated after an epoch."""
-    if epoch < self.config.epochs:
+    if epoch not in (*self.corrupted_at, self.config.epochs):
       return ["train", "clean"]
     sets = [f"{name}/{i}" for name in self.corruptions for i in range(1, 6)]
     return ["train", "clean", *sets]

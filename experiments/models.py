@@ -303,6 +303,32 @@ def init(model: ResNet, key: Array) -> dict[str, Any]:
   return variables
 
 
+def kinds(model: ResNet, params: Any) -> dict[str, str]:
+  """The kind of each parameter, by its path: what ⊥Grad does to it depends.
+
+  A kernel that batch norm follows can be scaled at will, so that its gradient
+  is orthogonal to it already.
+  """
+  after = model.block is BasicBlock
+  paths = [
+    [entry.key for entry in path]
+    for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]
+  ]
+
+  def kind(path):
+    *block, layer, name = path
+    if layer.startswith("BatchNorm"):
+      return f"norm {name}"
+    if layer.startswith("Dense"):
+      return f"dense {name}"
+    # Before a pre-activation block's first convolution may come a shortcut's.
+    siblings = [p[-2] for p in paths if p[:-2] == block and "Conv" in p[-2]]
+    inner = block and layer == sorted(siblings)[-2]
+    return "kernel, then norm" if after or inner else "kernel, no norm"
+
+  return {"/".join(path): kind(path) for path in paths}
+
+
 MODELS: dict[str, Callable[..., ResNet]] = {
   # 11,173,962 parameters; of the kernels, only the last layer's is not followed
   # by batch norm.

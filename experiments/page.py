@@ -8,9 +8,9 @@ begin with a dash; with `code` and **bold**), a :class:`Table` or a
 from collections.abc import Sequence
 import dataclasses
 import html
-import io
 import pathlib
 import re
+import tempfile
 from typing import TYPE_CHECKING
 
 from experiments import data
@@ -132,11 +132,10 @@ def _inline(text: str) -> str:
 
 
 def _svg(figure: "Figure") -> str:
-  out = io.BytesIO()
-  figure.savefig(
-    out, format="svg", bbox_inches="tight", metadata={"Date": None}
-  )
-  return re.sub(r"^.*?(?=<svg)", "", out.getvalue().decode(), flags=re.DOTALL)
+  with tempfile.TemporaryDirectory() as folder:
+    path = plots.save(figure, pathlib.Path(folder, "figure.svg"))
+    text = path.read_text("utf-8")
+  return re.sub(r"^.*?(?=<svg)", "", text, flags=re.DOTALL)
 
 
 def _markdown(block: Block) -> str:

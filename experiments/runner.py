@@ -154,7 +154,7 @@ def load_settings(folder: pathlib.Path) -> Study:
       "experiments run` made."
     ) from error
   config = Config(**settings.pop("config"))
-  lists = ("optimizers", "corruptions")
+  lists = ("optimizers", "corruptions", "corrupted_at")
   settings |= {name: tuple(settings[name]) for name in lists}
   return Study(config=config, **settings)
 
@@ -175,7 +175,7 @@ def make_groups(
   for path in sorted(folder.glob("checkpoints/*/runs.json")):
     manifest = json.loads(path.read_text())
     runs = [(name, seed) for name, seed in manifest["runs"]]
-    same = manifest["config_hash"] == study.config.hash
+    same = manifest | {"runs": []} == _manifest(study, [])
     if same and set(runs) <= set(study.runs) and any(map(missing, runs)):
       begun.append(runs)
   yield from begun
@@ -196,6 +196,15 @@ def make_groups(
       yield [run for seed in part for run in by_seed[int(seed)]]
 
 
+def _manifest(study: Study, runs: list[Run]) -> dict[str, Any]:
+  """What tells a group's checkpoints from those of others."""
+  return {
+    "config_hash": study.config.hash,
+    "diagnostics": study.diagnostics,
+    "runs": runs,
+  }
+
+
 class Group:
   """Runs that train together, and their checkpoints."""
 
@@ -205,12 +214,17 @@ class Group:
     config = study.config
     (renormalize,) = {OPTIMIZERS[name].renormalize for name, _ in runs}
     self.engine = train.Engine(
-      config, renormalize=renormalize, mesh=mesh, method=options.method
+      config,
+      renormalize=renormalize,
+      diagnostics=study.diagnostics,
+      mesh=mesh,
+      method=options.method,
     )
+    self.sets: dict[str, Any] = {}  # of images that will be used again
     self.evaluator = evaluate.Evaluator(self.engine)
     self.missing = Missing(study, rows)
     self.start = time.monotonic()
-    manifest = json.dumps({"config_hash": config.hash, "runs": runs})
+    manifest = json.dumps(_manifest(study, runs))
     name = hashlib.sha256(manifest.encode()).hexdigest()[:16]
     self.checkpoints = folder / "checkpoints" / name
     if jax.process_index() == 0:
@@ -230,30 +244,35 @@ class Group:
       done, state = self._restore(manager, runs)
       if done:
         say(f"{label}: goes on after epoch {done}")
+        self._evaluate_missing(label, done, state, say)
       eta = Eta(config.epochs - done)
-      for epoch in range(done, config.epochs):
-        state, found = engine.epoch(state, runs, epoch, images, labels)
+      for epoch in range(done + 1, config.epochs + 1):
+        state, found = engine.epoch(state, runs, epoch - 1, images, labels)
         found = train.gather(found)
-        say(f"{label}: {self._line(epoch + 1, found, eta)}")
-        if not self._check(epoch + 1, found):
+        say(f"{label}: {self._line(epoch, found, eta)}")
+        if not self._check(epoch, found):
           say(f"{label}: every run has diverged")
           return
-        if epoch + 1 in evaluated:
-          self._append("train", epoch + 1, self._training(found))
-          self._evaluate("clean", epoch + 1, state)
+        if epoch in evaluated:
+          self._append("train", epoch, self._training(found))
+          self._evaluate("clean", epoch, state)
+        corrupted = len(self.study.datasets(epoch)) > 2
+        due = epoch % self.options.checkpoint_every == 0
+        if corrupted or due or epoch == config.epochs:
+          self._save(manager, epoch, state)
+        if corrupted:
+          self._evaluate_missing(label, epoch, state, say)
+        if epoch in evaluated:
           eta.restart()
-        if (
-          epoch + 1 == config.epochs
-          or (epoch + 1) % self.options.checkpoint_every == 0
-        ):
-          self._save(manager, epoch + 1, state)
-      for dataset in self.study.datasets(config.epochs)[1:]:
-        if any(
-          dataset in self.missing.datasets(run, config.epochs)
-          for run in self.runs
-        ):
-          self._evaluate(dataset, config.epochs, state)
-          say(f"{label}: evaluated on {dataset}")
+
+  def _evaluate_missing(self, label, epoch, state, say) -> None:
+    """What a checkpoint is early enough for: all but the way to it."""
+    if epoch not in self.study.epochs_evaluated():
+      return
+    for dataset in self.study.datasets(epoch)[1:]:
+      if any(dataset in self.missing.datasets(run, epoch) for run in self.runs):
+        self._evaluate(dataset, epoch, state)
+        say(f"{label}: evaluated on {dataset}")
 
   @contextlib.contextmanager
   def _manager(self) -> Iterator[Any]:
@@ -292,7 +311,7 @@ class Group:
     So it is when a study is to be evaluated more often than it was.
     """
     return any(
-      "train" in missing or (epoch < done and "clean" in missing)
+      "train" in missing or (epoch < done and missing)
       for epoch in self.study.epochs_evaluated()
       if epoch <= done
       for run in self.runs
@@ -332,9 +351,14 @@ class Group:
     ]
 
   def _evaluate(self, dataset: str, epoch: int, state: train.State) -> None:
-    images, labels = evaluate.images_of(
-      dataset, self.images, self.options.corrupted
-    )
+    if dataset in self.sets:
+      images, labels = self.sets[dataset]
+    else:
+      images, labels = evaluate.images_of(
+        dataset, self.images, self.options.corrupted
+      )
+    if self.study.corrupted_at:
+      self.sets[dataset] = np.asarray(images), labels
     contents, logits = self.evaluator(state, images, labels)
     if self.options.save_logits:
       self._save_logits(dataset, epoch, train.gather(logits))

@@ -168,16 +168,16 @@ def batches(run: Runs, epoch, config: Config):
   return jax.tree.map(split, (index, mask, offset, flip))
 
 
-def make_optimizer(config: Config, strength, renormalize: bool):
+def make_optimizer(config: Config, strength, **options: Any):
   """The optimizer of many runs, each with its own strength."""
   return orthograd_sgd(
     config.learning_rate,
     momentum=config.momentum,
     weight_decay=config.weight_decay,
     strength=strength,
-    renormalize=renormalize,
     eps=config.eps,
     batch_axes=0,
+    **options,
   )
 
 
@@ -186,7 +186,9 @@ class Engine:
 
   Attributes:
     config: what the runs have in common.
-    renormalize: whether ⊥Grad keeps the gradient's norm.
+    diagnostics: whether an epoch also says how much of each kind of gradient
+      was along the weights.
+    options: of the optimizer.
     mesh: of axes `run` and `batch`.
     method: of :data:`METHODS`.
   """
@@ -196,10 +198,12 @@ class Engine:
     config: Config,
     *,
     renormalize: bool = True,
+    diagnostics: bool = False,
     mesh: Mesh | None = None,
     method: str = "auto",
   ):
-    self.config, self.renormalize = config, renormalize
+    self.config, self.diagnostics = config, diagnostics
+    self.options = {"renormalize": renormalize, "diagnostics": diagnostics}
     self.mesh = make_mesh() if mesh is None else mesh
     self.method = choose_method(method, config)
     self.model = make_model(config, self.method)
@@ -264,7 +268,7 @@ class Engine:
 
     variables = jax.vmap(init)(runs.seed)
     params, batch_stats = variables["params"], variables["batch_stats"]
-    optimizer = make_optimizer(self.config, runs.strength, self.renormalize)
+    optimizer = make_optimizer(self.config, runs.strength, **self.options)
     return State(params, batch_stats, optimizer.init(params))
 
   def _epoch(self, state, runs, epoch, images, labels):
@@ -280,7 +284,7 @@ class Engine:
       return jax.tree.map(lambda x: x[:, 0], found)
 
   def _epoch_together(self, state: State, runs: Runs, epoch, images, labels):
-    optimizer = make_optimizer(self.config, runs.strength, self.renormalize)
+    optimizer = make_optimizer(self.config, runs.strength, **self.options)
     one = functools.partial(self._gradients, images=images, labels=labels)
 
     def step(state: State, batch):
@@ -290,10 +294,10 @@ class Engine:
       # Not mapped over the runs, for a branch in it to stay one.
       updates, new = optimizer.update(grads, state.optimizer, state.params)
       params = optax.apply_updates(state.params, updates)
-      return State(params, batch_stats, new), sums
+      return State(params, batch_stats, new), (*sums, self._radial(new))
 
     plan = lambda run: batches(run, epoch, self.config)
-    state, (losses, rights) = jax.lax.scan(
+    state, (losses, rights, radial) = jax.lax.scan(
       step, state, jax.vmap(plan, out_axes=1)(runs)
     )
     n = runs.subset.shape[1]
@@ -301,7 +305,21 @@ class Engine:
       "loss": jnp.sum(losses, axis=0) / n,
       "top1": 100 * jnp.sum(rights, axis=0) / n,
       "weight_norm": jax.vmap(optax.tree.norm)(state.params),
+      **jax.tree.map(lambda x: jnp.mean(x, axis=0), radial),
     }
+
+  def _radial(self, optimizer: Any) -> dict[str, jax.Array]:
+    """The share of ‖g‖² along w at the last step, by kind of parameter."""
+    if not self.diagnostics:
+      return {}
+    cosines = optax.tree.get(optimizer, "cosine")
+    shapes = jax.eval_shape(
+      lambda: models.init(self.model, jax.random.key(0))["params"]
+    )
+    by_kind: dict[str, list[jax.Array]] = {}
+    for path, kind in models.kinds(self.model, shapes).items():
+      by_kind.setdefault(f"radial: {kind}", []).append(cosines[path] ** 2)
+    return {k: jnp.mean(jnp.stack(xs), axis=0) for k, xs in by_kind.items()}
 
   def _gradients(self, params, batch_stats, batch, images, labels):
     """One run's, from this device's part of the batch.

@@ -59,6 +59,10 @@ def test_override():
     ("optimizers=", "optimizers is empty"),
     ("optimizers=sgd,sgd", "optimizers has one twice"),
     ("corruptions=rain", "corruptions is 'rain'"),
+    ("corrupted_at=1,x", "corrupted_at is '1,x', but must be whole numbers"),
+    ("corrupted_at=0", "corrupted_at is 0, but must be at least 1"),
+    ("corrupted_at=5,5", "corrupted_at has one twice: 5, 5"),
+    ("corrupted_at=200", "corrupted_at is 200, but must be at most epochs"),
     ("seeds=-1", "seeds is -1"),
   ],
 )
@@ -93,3 +97,12 @@ def test_studies():
   assert config.load_study("quick") is found["quick"][0]
   with pytest.raises(ConfigError, match="no study 'tabel1'; there are.*table1"):
     config.load_study("tabel1")
+
+
+def test_epochs():
+  study = STUDY.override(["epochs=10", "corruptions=fog", "corrupted_at=3,6"])
+  assert study.epochs_evaluated() == [3, 6, 10]
+  assert study.datasets(3) == study.datasets(10)
+  study = study.override(["evaluate_every=4"])
+  assert study.epochs_evaluated() == [3, 4, 6, 8, 10]
+  assert study.datasets(4) == ["train", "clean"]

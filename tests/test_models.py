@@ -1,5 +1,6 @@
 """The networks against PyTorch's, on the same weights."""
 
+import collections
 import functools
 import importlib
 
@@ -25,6 +26,27 @@ def test_number_of_parameters(name, expected):
   assert sum(sizes) == expected
   dtypes = {x.dtype for x in jax.tree.leaves(variables)}
   assert dtypes == {jnp.dtype("float32")}
+
+
+@pytest.mark.parametrize(
+  ("name", "bare", "normed"), [("resnet18", 0, 20), ("wrn28_10", 16, 12)]
+)
+def test_kinds(name, bare, normed):
+  """A pre-activation block's last convolution and its shortcut are bare."""
+  model = models.MODELS[name]()
+  shapes = jax.eval_shape(lambda: models.init(model, jax.random.key(0)))
+  found = models.kinds(model, shapes["params"])
+  counts = collections.Counter(found.values())
+  assert counts["kernel, no norm"] == bare
+  assert counts["kernel, then norm"] == normed
+  assert counts["dense kernel"] == counts["dense bias"] == 1
+  assert counts["norm scale"] == counts["norm bias"] >= 20
+  if bare:
+    assert found["Conv_0/kernel"] == "kernel, no norm"
+    inner = [k for k in found if found[k] == "kernel, then norm"]
+    # With a shortcut, whose convolution comes first; and without.
+    assert "PreActivationBlock_0/Conv_1/kernel" in inner
+    assert "PreActivationBlock_1/Conv_0/kernel" in inner
 
 
 def torch_resnet18(torch):

@@ -10,7 +10,8 @@ import pytest
 import scipy.stats
 
 from experiments import __main__ as command
-from experiments import page, paper, replication, results, rows
+from experiments import page, paper, part2, replication, results, rows
+from experiments import tables as tables_of
 from experiments.report import METRICS, NAMES
 
 pytest.importorskip("matplotlib")
@@ -108,17 +109,17 @@ def test_headline(kept):
   """What the README quotes is what the rows say."""
   text = (results.FOLDER.parents[1] / "README.md").read_text("utf-8")
   found = results.Results(kept, "resnet18", 100)
-  _, paired = replication.compared(found, range(40))
+  _, paired = tables_of.compared(found, range(40))
   names = {"top1": "accuracy, %", "max_logit": "max logit", "ece": "ECE"}
   names |= {m: METRICS[m] for m in ("loss", "entropy", "temperature")}
   for metric, name in names.items():
     row = paired.rows[metric]
     cells = [
       name,
-      replication.spread(metric, row.mean_a, row.std_a),
-      replication.spread(metric, row.mean_b, row.std_b),
-      replication.effect(row),
-      replication.p_value(paired.adjusted[metric]),
+      tables_of.spread(metric, row.mean_a, row.std_a),
+      tables_of.spread(metric, row.mean_b, row.std_b),
+      tables_of.effect(row),
+      tables_of.p_value(paired.adjusted[metric]),
     ]
     assert f"| {' | '.join(cells)} |" in text
 
@@ -219,6 +220,48 @@ def test_page_needs_no_other_file(blocks, tmp_path):
     [b for b in blocks if isinstance(b, page.Table)]
   )
   assert all(link.startswith("#") for link in reader.links)
+
+
+@pytest.fixture(scope="module")
+def part_2(kept):
+  """Rows such as the studies wide and extended make, of other studies' rows."""
+  made = []
+  for row in kept:
+    if row["seed"] >= 5 or row["optimizer"] not in ("sgd", "orthograd"):
+      continue
+    if row["epoch"] == 100:
+      for epoch in (100, 200, 400, 700, 1000):
+        new = row | {"study": "extended", "epoch": epoch}
+        made.append(new | {"config": row["config"] | {"epochs": 1000}})
+    if row["dataset"] == "train":
+      kinds = {f"radial: {kind}": 0.25 for kind in part2.KINDS}
+      row = row | {"metrics": row["metrics"] | kinds}
+    if row["dataset"] in ("train", "clean"):
+      made.append(
+        row | {"study": "extended", "config": row["config"] | {"epochs": 1000}}
+      )
+    made.append(row | {"study": "wide", "model": "wrn28_10"})
+  return [*kept, *made]
+
+
+def test_part_2(part_2):
+  blocks = replication.make(part_2)
+  ((_, *lines), *others) = tables(blocks, "WRN-28-10: 5 seeds")
+  assert [line[0] for line in lines] == list(METRICS.values())
+  assert len(others) == 2
+  found = {line[0]: line for line in lines}["loss"]
+  assert found[1] == "1.05" and found[-1] == "**not within** 0.08"
+  pictures = [b.name for b in blocks if isinstance(b, page.Picture)]
+  names = ["wide_reliability", "radial", "extended", "trajectories"]
+  assert set(names) < set(pictures)
+  (table, said, way) = tables(blocks, "Extended training")
+  assert table[1][1] == "70.5 / 65.8" and table[1][0].endswith("paper")
+  a, b = (
+    column(part_2, name, "top1", range(5)) for name in ("sgd", "orthograd")
+  )
+  assert table[2][1].strip(" *") == f"{np.mean(a):.2f} / {np.mean(b):.2f}"
+  assert way[1][1].strip(" *") == way[1][5].strip(" *") == f"{table[2][1]}"
+  assert "0 of 5 seeds" in said[-1][2] and "not confirmed" in said[-1][1]
 
 
 def test_what_is_not_there_is_left_out(kept):

@@ -78,9 +78,11 @@ def whole(tmp_path_factory, cache):
 
 def test_rows(whole):
   found = list(rows.read(whole / "rows.jsonl"))
-  # Of each run: two epochs in training and on the test set, and 5 severities.
-  assert len(found) == 4 * (2 + 2 + 5)
-  last = [row for row in found if row["dataset"] == "contrast/5"]
+  # Of each run: two epochs in training, on the test set, and in 5 severities.
+  assert len(found) == 4 * 2 * (1 + 1 + 5)
+  both = [row for row in found if row["dataset"] == "contrast/5"]
+  last = [row for row in both if row["epoch"] == 4]
+  assert {row["epoch"] for row in both} == {2, 4}
   assert [(row["optimizer"], row["seed"]) for row in last] == tiny.RUNS
   row = last[0]
   assert row["study"] == "tiny" and row["model"] == "small"
@@ -93,6 +95,15 @@ def test_rows(whole):
   metrics = row["metrics"]
   assert {"top1", "loss", "ece", "weight_norm", "temperature"} <= set(metrics)
   assert all(isinstance(value, float) for value in metrics.values())
+  # A kernel before batch norm has a gradient orthogonal to it; others have not.
+  (training,) = (
+    row["metrics"]
+    for row in found
+    if rows.key(row)[1:] == ("orthograd", 1, 4, "train")
+  )
+  assert training["radial: kernel, then norm"] < 1e-6
+  for kind in ("kernel, no norm", "norm scale", "norm bias", "dense kernel"):
+    assert 1e-4 < training[f"radial: {kind}"] < 1
   # Contrast makes it harder, and SGD is not ⊥Grad.
   of = {rows.key(row)[1:]: row["metrics"]["loss"] for row in found}
   assert of["sgd", 0, 4, "clean"] != of["orthograd", 0, 4, "clean"]
@@ -320,7 +331,7 @@ def test_groups(tmp_path):
   # What was begun stays together.
   begun = tmp_path / "checkpoints" / "x" / "runs.json"
   begun.parent.mkdir(parents=True)
-  manifest = {"config_hash": study.config.hash, "runs": tiny.RUNS[:3]}
+  manifest = runner._manifest(study, tiny.RUNS[:3])
   begun.write_text(json.dumps(manifest))
   first, *others = groups(study, tmp_path)
   assert first == tiny.RUNS[:3]

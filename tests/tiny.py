@@ -30,6 +30,8 @@ STUDY = Study(
   seeds=2,
   evaluate_every=2,
   corruptions=("contrast",),
+  corrupted_at=(2,),
+  diagnostics=True,
 )
 RUNS = [("sgd", 0), ("orthograd", 0), ("sgd", 1), ("orthograd", 1)]
 
