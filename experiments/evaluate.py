@@ -16,7 +16,7 @@ import optax
 from experiments import corruptions, data, published, train
 from orthograd_optax import calibration
 
-CHUNK = 250  # images of a run at once
+CHUNK = 2500  # images at once
 # What temperature scaling is judged by.
 SCALED = ("loss", "ece", "brier", "entropy", "max_softmax")
 
@@ -49,10 +49,21 @@ def images_of(
 
 
 class Evaluator:
-  """The compiled programs that evaluate an engine's runs."""
+  """The compiled programs that evaluate an engine's runs.
 
-  def __init__(self, engine: train.Engine):
+  Without gradients, one run fills a GPU, so the runs come one after the other;
+  on a CPU, where convolutions in a loop are slow, they come together.
+
+  Attributes:
+    engine: whose runs.
+    method: "sequential", or the engine's.
+  """
+
+  def __init__(self, engine: train.Engine, method: str | None = None):
     self.engine = engine
+    on_cpu = jax.default_backend() == "cpu"
+    self.method = method or (engine.method if on_cpu else "sequential")
+    self.model = train.make_model(engine.config, self.method)
     self._logits = jax.jit(
       jax.shard_map(
         self._apply,
@@ -66,20 +77,29 @@ class Evaluator:
     self.norms = jax.jit(jax.vmap(optax.tree.norm))
 
   def _apply(self, params, batch_stats, images):
-    def one(params, batch_stats):
-      variables = {"params": params, "batch_stats": batch_stats}
-      apply = functools.partial(self.engine.model.apply, variables)
-      chunk = min(CHUNK, len(images))
-      parts = images.reshape(-1, chunk, *images.shape[1:])
-      logits = jax.lax.map(lambda x: apply(train.normalize(x)), parts)
+    def one(variables):
+      logits = jax.lax.map(
+        lambda x: self.model.apply(variables, train.normalize(x)), parts
+      )
       return logits.reshape(len(images), -1)
 
-    return self.engine.over_runs(one, params, batch_stats)
+    chunk = self._chunk(len(images))
+    parts = images.reshape(-1, chunk, *images.shape[1:])
+    variables = {"params": params, "batch_stats": batch_stats}
+    with train.precision(self.engine.config):
+      if self.method == "sequential":
+        return jax.lax.map(one, variables)
+      return jax.vmap(one)(variables)
+
+  def _chunk(self, images: int) -> int:
+    """How many of a device's images are evaluated at once."""
+    runs_at_once = 1 if self.method == "sequential" else 10
+    return min(CHUNK // runs_at_once, images)
 
   def logits(self, state: train.State, images: Any) -> jax.Array:
     """Logits (runs, images, 10) of images (images, 32, 32, 3), uint8."""
     n, parts = len(images), self.engine.parts
-    whole = parts * CHUNK if n > parts * CHUNK else parts
+    whole = parts * self._chunk(-(-n // parts))
     images = np.asarray(images)
     if extra := -n % whole:
       images = np.concatenate(

@@ -151,15 +151,9 @@ def by_severity(found: Results) -> page.Table:
       cells[metric, severity] = " / ".join(
         number(metric, float(np.mean(x))) for x in (a, b)
       )
-  adjusted = dict(
-    zip(tests, stats.holm(list(tests.values())).tolist(), strict=True)
-  )
-  star = lambda cell: " *" if adjusted[cell] < LEVEL else ""
-  lines = [["SGD / ⊥Grad", *(f"severity {i}" for i in range(1, 6))]]
-  lines += [
-    [METRICS[m], *(cells[m, i] + star((m, i)) for i in range(1, 6))]
-    for m in UNDER_CORRUPTION
-  ]
+  severities = range(1, 6)
+  lines = [["SGD / ⊥Grad", *(f"severity {i}" for i in severities)]]
+  lines += starred(cells, tests, UNDER_CORRUPTION, severities)
   note = "Means over 20 seeds and 15 corruptions. *: paired p < 0.05, Holm-"
   return page.Table(lines, note + f"adjusted for all {len(cells)} cells.")
 
@@ -186,29 +180,36 @@ def trends(found: Results) -> page.Picture:
 
 
 def by_corruption(found: Results) -> page.Table:
-  shown = ("top1", "loss", "ece")
-  lines = [[""]]
-  for metric in shown:
-    lines[0] += [f"{METRICS[metric]}: SGD / ⊥Grad", "d"]
-  rows, tests = [], []
+  cells, tests = {}, {}
   for name in corruptions.ALL:
-    datasets = sets([name])
-    row = [name.replace("_", " ")]
-    for metric in shown:
-      a, b = (found.values(who, metric, FIRST, datasets) for who in PAIR)
-      means = " / ".join(number(metric, float(np.mean(x))) for x in (a, b))
-      row += [means, f"{stats.cohens_d(a, b):.2f}"]
-      tests.append(stats.paired_t_test(a, b).pvalue)
-    rows.append(row)
-  adjusted = stats.holm(tests).reshape(len(rows), len(shown))
-  for row, ps in zip(rows, adjusted, strict=True):
-    for i, p in enumerate(ps):
-      row[2 + 2 * i] += " *" if p < LEVEL else ""
+    for metric in UNDER_CORRUPTION:
+      a, b = (found.values(who, metric, FIRST, sets([name])) for who in PAIR)
+      tests[name, metric] = stats.paired_t_test(a, b).pvalue
+      cells[name, metric] = " / ".join(
+        number(metric, float(np.mean(x))) for x in (a, b)
+      )
   return page.Table(
-    lines + rows,
+    [
+      ["SGD / ⊥Grad", *(METRICS[metric] for metric in UNDER_CORRUPTION)],
+      *starred(cells, tests, corruptions.ALL, UNDER_CORRUPTION),
+    ],
     "Means over 20 seeds and 5 severities; the last four are the extra ones. "
-    f"*: paired p < 0.05, Holm-adjusted for all {adjusted.size}.",
+    f"*: paired p < 0.05, Holm-adjusted for all {len(tests)} cells.",
   )
+
+
+def starred(cells, tests, rows, columns) -> list[list[str]]:
+  """Lines of cells, with a star where a test is significant by Holm."""
+  adjusted = stats.holm(list(tests.values())).tolist()
+  star = {
+    cell: " *" if p < LEVEL else ""
+    for cell, p in zip(tests, adjusted, strict=True)
+  }
+  return [
+    [METRICS.get(row) or row.replace("_", " ")]
+    + [cells[row, i] + star[row, i] for i in columns]
+    for row in rows
+  ]
 
 
 RENORMALIZED = ("orthograd", "orthograd_unnormalized")

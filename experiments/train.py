@@ -11,7 +11,6 @@ is exchanged; along its axis `batch` they share each batch, and sum up batch
 norm's statistics and the gradients.
 """
 
-from collections.abc import Callable
 import contextlib
 import functools
 from typing import Any, NamedTuple
@@ -253,13 +252,6 @@ class Engine:
   def replicate(self, array: Any) -> jax.Array:
     """The same array on every device."""
     return put(np.asarray(array), self.everywhere)
-
-  def over_runs(self, function: Callable[..., Any], *args: Any) -> Any:
-    """A function of one run, for each of a device's, in the right precision."""
-    with precision(self.config):
-      if self.method == "sequential":
-        return jax.lax.map(lambda one: function(*one), args)
-      return jax.vmap(function)(*args)
 
   def _init(self, runs: Runs) -> State:
     def init(seed):

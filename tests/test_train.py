@@ -236,6 +236,8 @@ def test_logits_and_metrics(trained):
     train.normalize(images),
   )
   np.testing.assert_allclose(logits[2], expected, atol=1e-4)
+  alone = evaluate.Evaluator(engine, "sequential").logits(state, images[:20])
+  np.testing.assert_allclose(alone, logits[:, :20], atol=1e-4)
   row = rows[2]
   for name, value in calibration.evaluate(expected, labels).items():
     assert row["metrics"][name] == pytest.approx(float(value), rel=1e-3)
