@@ -37,9 +37,9 @@ p, li { max-width: 46rem }
 code { font-size: .9em; overflow-wrap: anywhere }
 figcaption, .small { color: #555; font-size: .85rem }
 @page { size: A4 landscape; margin: 12mm }
-@media print { body { font-size: 11px; max-width: none; padding: 0 }
-  h2, h3 { break-after: avoid } figure, tr { break-inside: avoid }
-  .wide { overflow: visible } table { font-size: 8.5px } }
+@media print { html { font-size: 11px } body { font-size: 1rem;
+  max-width: none; padding: 0 } h2, h3 { break-after: avoid }
+  figure, tr { break-inside: avoid } .wide { overflow: visible } }
 """
 
 
