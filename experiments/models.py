@@ -315,16 +315,22 @@ def kinds(model: ResNet, params: Any) -> dict[str, str]:
     for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]
   ]
 
+  def convolutions(block):
+    return sum(p[:-2] == block and "Conv" in p[-2] for p in paths)
+
   def kind(path):
     *block, layer, name = path
     if layer.startswith("BatchNorm"):
       return f"norm {name}"
     if layer.startswith("Dense"):
       return f"dense {name}"
-    # Before a pre-activation block's first convolution may come a shortcut's.
-    siblings = [p[-2] for p in paths if p[:-2] == block and "Conv" in p[-2]]
-    inner = block and layer == sorted(siblings)[-2]
-    return "kernel, then norm" if after or inner else "kernel, no norm"
+    if block:
+      # A shortcut's convolution comes first, if there is one.
+      normed = layer == f"Conv_{convolutions(block) - 2}"
+    else:
+      # Past the first block's norm there is a way only if its shortcut is bare.
+      normed = convolutions(["PreActivationBlock_0"]) == 3
+    return "kernel, then norm" if after or normed else "kernel, no norm"
 
   return {"/".join(path): kind(path) for path in paths}
 

@@ -1,23 +1,28 @@
 """The report's second part: WRN-28-10, and ResNet-18 for 1000 epochs."""
 
+import jax
 import numpy as np
 
-from experiments import corruptions, page, paper
+from experiments import corruptions, models, page, paper
 from experiments.report import METRICS, NAMES
 from experiments.results import Results
 from experiments.tables import (
   CORRUPTED,
   LEVEL,
   PAIR,
+  SEVERITIES,
   beside_the_paper,
+  by_severity,
   diagram,
   made_by,
   number,
   over_sets,
   p_value,
+  printed,
   scaled,
   sets,
   spread,
+  starred,
 )
 from orthograd_optax import plots, stats
 
@@ -34,8 +39,12 @@ KINDS = (
 )
 
 
-def is_there(found: Results) -> bool:
-  return found.has(PAIR, SEEDS, "fog/5")
+def has_wide(found: Results) -> bool:
+  return found.has(PAIR, SEEDS, ["clean", *CORRUPTED])
+
+
+def has_extended(found: Results) -> bool:
+  return found.has(PAIR, SEEDS, ["clean", *CORRUPTED], MILESTONES)
 
 
 def wide(found: Results, extended: Results) -> list[page.Block]:
@@ -50,7 +59,7 @@ def wide(found: Results, extended: Results) -> list[page.Block]:
     diagram(found, SEEDS, ["clean"], "wide_reliability"),
     diagram(found, SEEDS, CORRUPTED, "wide_reliability_corrupted"),
   ]
-  if is_there(extended):
+  if has_extended(extended):
     blocks += why(found, extended)
   return blocks
 
@@ -78,12 +87,17 @@ def why(found: Results, extended: Results) -> list[page.Block]:
     name: float(np.mean(v["WRN-28-10"][:, -1])) for name, v in values.items()
   }
   bare, normed = last["kernel, no norm"], last["kernel, then norm"]
+  model = models.MODELS["wrn28_10"]()
+  shapes = jax.eval_shape(lambda: models.init(model, jax.random.key(0)))
+  kinds = list(models.kinds(model, shapes["params"]).values())
+  counts = [kinds.count(f"kernel, {kind}") for kind in ("no norm", "then norm")]
   return [
     "### Why the effect is larger than in ResNet-18",
     "⊥Grad can only remove what there is along the weights. A kernel that "
     "batch norm follows has nothing there, and in ResNet-18 all kernels but "
     "the last layer’s are such. In WRN-28-10, which has its norms before the "
-    "convolutions, 16 kernels of 28 are not: after 100 epochs "
+    f"convolutions, {counts[0]} kernels of {sum(counts)} are not: after 100 "
+    "epochs "
     f"{bare:.1f} % of ‖g‖² is along them, beside {normed:.1g} % for the "
     "others.",
     page.Picture(
@@ -105,7 +119,12 @@ def extended(found: Results, short: Results) -> list[page.Block]:
     "run of 100 epochs.",
     overfit_table(found),
     overfit_claims(found, short),
-    overfit_picture(found),
+    by_severity(
+      found,
+      SEEDS,
+      "extended",
+      "After 1000 epochs, from the clean test set (0) to severity 5.",
+    ),
     "### On the way",
     milestones(found),
     trajectories(found),
@@ -115,29 +134,21 @@ def extended(found: Results, short: Results) -> list[page.Block]:
 def overfit_table(found: Results) -> page.Table:
   lines = [["SGD / ⊥Grad", "clean", *(f"severity {i}" for i in range(1, 6))]]
   cells, tests = {}, {}
-  steps = [["clean"]]
-  steps += [sets(corruptions.CORRUPTIONS, [i]) for i in range(1, 6)]
   for metric in paper.EXTENDED:
-    for i, datasets in enumerate(steps):
+    for i, datasets in enumerate(SEVERITIES):
       a, b = (found.values(name, metric, SEEDS, datasets) for name in PAIR)
       cells[metric, i] = " / ".join(
         number(metric, float(np.mean(x))) for x in (a, b)
       )
       tests[metric, i] = stats.paired_t_test(a, b).pvalue
-  adjusted = stats.holm(list(tests.values()))
-  stars = dict(zip(tests, adjusted < LEVEL, strict=True))
-  for metric, theirs in paper.EXTENDED.items():
-    clean = [paper.EXTENDED_CLEAN] if metric == "top1" else [None]
+  ours = starred(cells, tests, paper.EXTENDED, range(6))
+  for (metric, theirs), line in zip(paper.EXTENDED.items(), ours, strict=True):
+    clean = paper.EXTENDED_CLEAN if metric == "top1" else None
+    pairs = [" / ".join(printed(row)) for row in (clean, *theirs)]
     lines.append(
-      [f"{METRICS[metric]}, paper"]
-      + [f"{x.sgd} / {x.orthograd}" if x else "" for x in [*clean, *theirs]]
+      [f"{METRICS[metric]}, paper", pairs[0].strip(" /"), *pairs[1:]]
     )
-    lines.append(
-      ["ours"]
-      + [
-        cells[metric, i] + (" *" if stars[metric, i] else "") for i in range(6)
-      ]
-    )
+    lines.append(["ours", *line[1:]])
   return page.Table(
     lines,
     "After 1000 epochs; the paper’s one seed, our means over 5 seeds and 15 "
@@ -180,7 +191,7 @@ def overfit_claims(found: Results, short: Results) -> page.Table:
   hardest = sets(corruptions.CORRUPTIONS, [5])
   long = found.values("orthograd", "top1", SEEDS, hardest)
   seeds = range(20)
-  if short.has(PAIR, seeds, "fog/5"):
+  if short.has(PAIR, seeds, CORRUPTED):
     best = max(
       short.values(name, "top1", seeds, hardest).max() for name in PAIR
     )
@@ -200,25 +211,6 @@ def overfit_claims(found: Results, short: Results) -> page.Table:
     "Differences are ⊥Grad less SGD, by severity, with paired p-values over 5 "
     "seeds; “holds”: so at each severity, with p < 0.05.",
     texts=(1, 2),
-  )
-
-
-def overfit_picture(found: Results) -> page.Picture:
-  steps = [["clean"]]
-  steps += [sets(corruptions.CORRUPTIONS, [i]) for i in range(1, 6)]
-  values = {
-    METRICS[metric]: {
-      NAMES[name]: np.stack(
-        [found.values(name, metric, SEEDS, s) for s in steps], axis=1
-      )
-      for name in PAIR
-    }
-    for metric in ("top1", "loss", "ece", "entropy")
-  }
-  return page.Picture(
-    plots.curves(values, range(6), xlabel="severity"),
-    "extended",
-    "After 1000 epochs, from the clean test set (0) to severity 5.",
   )
 
 

@@ -11,7 +11,8 @@ from experiments import page, part1, part2, results
 from experiments.part1 import FIRST, FRESH, RENORMALIZED
 from experiments.results import Results
 from experiments.rows import RowsError
-from experiments.tables import PAIR
+from experiments.studies import extended, table1, wide
+from experiments.tables import CORRUPTED, EXTRA, PAIR
 
 
 def write(output: pathlib.Path | None = None) -> str:
@@ -33,7 +34,7 @@ def write(output: pathlib.Path | None = None) -> str:
 
 def make(rows: Sequence[dict[str, Any]]) -> list[page.Block]:
   """The report, with a section for all that there are rows for."""
-  found = Results(rows, "resnet18", 100)
+  found = Results(rows, table1.STUDY.config)
   if not found.has(PAIR, FIRST):
     raise RowsError(
       f"{results.FOLDER} lacks rows of the study table1: `python -m "
@@ -41,14 +42,17 @@ def make(rows: Sequence[dict[str, Any]]) -> list[page.Block]:
     )
   sections = [
     (True, part1.table_1),
-    (found.has(PAIR, FRESH), part1.more_seeds),
+    (
+      found.has(PAIR, FRESH, epochs=range(10, 101, 10)),
+      part1.more_seeds,
+    ),
     (True, part1.temperature),
-    (found.has(PAIR, FIRST, "fog/5"), part1.corruption),
-    (found.has(RENORMALIZED, range(10), "fog/5"), part1.renormalization),
+    (found.has(PAIR, FIRST, CORRUPTED + EXTRA), part1.corruption),
+    (found.has(RENORMALIZED, range(10), CORRUPTED), part1.renormalization),
     (True, part1.reliability_diagrams),
   ]
-  wide = Results(rows, "wrn28_10", 100)
-  extended = Results(rows, "resnet18", 1000)
+  wider = Results(rows, wide.STUDY.config)
+  longer = Results(rows, extended.STUDY.config)
   blocks: list[page.Block] = [
     "# OrthoGrad Improves Neural Calibration: a replication",
     "ResNet-18 on 10 % of CIFAR-10, 100 epochs, SGD with momentum and weight "
@@ -62,8 +66,8 @@ def make(rows: Sequence[dict[str, Any]]) -> list[page.Block]:
   for there, section in sections:
     if there:
       blocks += section(found)
-  if part2.is_there(wide):
-    blocks += part2.wide(wide, extended)
-  if part2.is_there(extended):
-    blocks += part2.extended(extended, found)
+  if part2.has_wide(wider):
+    blocks += part2.wide(wider, longer)
+  if part2.has_extended(longer):
+    blocks += part2.extended(longer, found)
   return [*blocks, *part1.where_the_paper_is_off(found)]

@@ -1,6 +1,7 @@
 """What was measured: rows that are kept with the code, and what is in them."""
 
 from collections.abc import Iterable, Sequence
+import itertools
 import json
 import pathlib
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments import data
+from experiments.config import Config
 from experiments.rows import RowsError, finite, key, read
 
 FOLDER = pathlib.Path(__file__).parent / "results"
@@ -54,30 +56,32 @@ def _line(row: dict[str, Any]) -> str:
 
 
 class Results:
-  """Rows of one network and number of epochs, to be asked for their numbers."""
+  """Rows of one config, to be asked for their numbers."""
 
-  def __init__(
-    self, rows: Iterable[dict[str, Any]], model: str, epochs: int
-  ) -> None:
-    self.model, self.epochs = model, epochs
+  def __init__(self, rows: Iterable[dict[str, Any]], config: Config) -> None:
+    self.epochs = config.epochs
     self.rows = {
       (row["optimizer"], row["seed"], row["epoch"], row["dataset"]): row
       for row in rows
-      if (row["model"], row["config"]["epochs"]) == (model, epochs)
+      if row["config_hash"] == config.hash
     }
 
   def of_study(self, study: str) -> list[dict[str, Any]]:
     return [row for row in self.rows.values() if row["study"] == study]
 
   def has(
-    self, optimizers: Iterable[str], seeds: Iterable[int], dataset="clean"
+    self,
+    optimizers: Sequence[str],
+    seeds: Sequence[int],
+    datasets: Sequence[str] = ("clean",),
+    epochs: Sequence[int] | None = None,
   ) -> bool:
-    """Whether all of them have been evaluated after the last epoch."""
-    seeds = list(seeds)
+    """Whether all of them are there, by default after the last epoch."""
     return all(
-      (name, seed, self.epochs, dataset) in self.rows
-      for name in optimizers
-      for seed in seeds
+      key in self.rows
+      for key in itertools.product(
+        optimizers, seeds, epochs or (self.epochs,), datasets
+      )
     )
 
   def get(

@@ -105,8 +105,10 @@ def run_study(
     folder.mkdir(parents=True, exist_ok=True)
   with _locked(folder) if writes else contextlib.nullcontext():
     if writes:
-      with data.replacing(folder / "study.json") as temporary:
-        temporary.write_text(json.dumps(dataclasses.asdict(study), indent=2))
+      settings = folder / "study.json"
+      if not (study.models_of and settings.exists()):
+        with data.replacing(settings) as temporary:
+          temporary.write_text(json.dumps(dataclasses.asdict(study), indent=2))
       _remove_leftovers(folder)
     rows = Rows(folder / "rows.jsonl", write=writes)
     _meet("start")
@@ -155,7 +157,7 @@ def load_settings(folder: pathlib.Path) -> Study:
     ) from error
   config = Config(**settings.pop("config"))
   lists = ("optimizers", "corruptions", "corrupted_at")
-  settings |= {name: tuple(settings[name]) for name in lists}
+  settings |= {name: tuple(settings.get(name, ())) for name in lists}
   return Study(config=config, **settings)
 
 
@@ -168,15 +170,17 @@ def make_groups(
 ) -> Iterator[list[Run]]:
   """The runs that are to be trained, by those that train together.
 
-  Groups that have been begun stay as they are, for their checkpoints' sake. The
-  optimizers of a seed, as far as they can share a program, are in one group.
+  Groups that have been begun stay as they are, for their checkpoints' sake,
+  even if it was for another study that shares the folder. The optimizers of a
+  seed, as far as they can share a program, are in one group.
   """
   begun = []
   for path in sorted(folder.glob("checkpoints/*/runs.json")):
     manifest = json.loads(path.read_text())
     runs = [(name, seed) for name, seed in manifest["runs"]]
     same = manifest | {"runs": []} == _manifest(study, [])
-    if same and set(runs) <= set(study.runs) and any(map(missing, runs)):
+    wanted = set(runs) & set(study.runs)
+    if same and any(map(missing, wanted)):
       begun.append(runs)
   yield from begun
   taken = {run for runs in begun for run in runs}
@@ -210,6 +214,7 @@ class Group:
 
   def __init__(self, study, runs, folder, rows, mesh, options, images):
     self.study, self.runs, self.rows = study, runs, rows
+    self.wanted = [run for run in runs if run in study.runs]
     self.options, self.images, self.folder = options, images, folder
     config = study.config
     (renormalize,) = {OPTIMIZERS[name].renormalize for name, _ in runs}
@@ -314,7 +319,7 @@ class Group:
       "train" in missing or (epoch < done and missing)
       for epoch in self.study.epochs_evaluated()
       if epoch <= done
-      for run in self.runs
+      for run in self.wanted
       for missing in [self.missing.datasets(run, epoch)]
     )
 

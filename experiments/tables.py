@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from experiments import corruptions, page, paper
 from experiments.report import METRICS, NAMES, reliability
 from experiments.results import Results
@@ -47,6 +49,8 @@ def sets(
 
 CORRUPTED = sets(corruptions.CORRUPTIONS)
 EXTRA = sets(corruptions.EXTRA_CORRUPTIONS)
+SEVERITIES = [["clean"]]
+SEVERITIES += [sets(corruptions.CORRUPTIONS, [i]) for i in range(1, 6)]
 
 
 def number(metric: str, value: float) -> str:
@@ -64,23 +68,34 @@ def effect(row: stats.Comparison) -> str:
 def p_value(p: float | None) -> str:
   if p is None:
     return ""
-  return f"{p:.3f}" if p >= 0.001 else f"{p:.0e}".replace("e-0", "e-")
+  return f"{p:.3f}" if p >= 0.001 else f"{p:.2g}".replace("e-0", "e-")
 
 
-def made_by(found: Results, *studies: str) -> str:
-  """The commands, where they ran and how long."""
-  lines = []
-  for study in studies:
-    rows = found.of_study(study)
-    seconds = round(max(row["wall_time"] for row in rows))
-    row = rows[-1]
-    lines.append(
-      f"`python -m experiments run {study}`: {row['device'].split(' × ')[-1]}, "
-      f"{seconds // 60}:{seconds % 60:02d} minutes, jax "
-      f"{row['versions']['jax']}, {row['precision']}, commit {row['commit']}, "
-      f"{row['time'][:10]}."
-    )
-  return " ".join(lines)
+def printed(row: paper.Row | None) -> tuple[str, str]:
+  """A row's two values with as many digits as the paper gives both."""
+  if row is None:
+    return "", ""
+  digits = max(len(f"{x}".partition(".")[2]) for x in (row.sgd, row.orthograd))
+  return f"{row.sgd:.{digits}f}", f"{row.orthograd:.{digits}f}"
+
+
+def made_by(found: Results, study: str) -> str:
+  """The command, and if rows are from it, where it ran and how long."""
+  order = lambda row: (row["time"], row["wall_time"])
+  rows = sorted(found.of_study(study), key=order)
+  command = f"`python -m experiments run {study}`"
+  if not rows:
+    return f"{command}."
+  # The clock starts anew with each group of runs, and when a study is resumed.
+  clock = [row["wall_time"] for row in rows]
+  pairs = zip(clock, [*clock[1:], 0.0], strict=True)
+  seconds = round(sum(now for now, then in pairs if then < now))
+  row = rows[-1]
+  return (
+    f"{command}: {row['device'].split(' × ')[-1]}, {seconds // 60}:"
+    f"{seconds % 60:02d} minutes, jax {row['versions']['jax']}, "
+    f"{row['precision']}, commit {row['commit']}, {row['time'][:10]}."
+  )
 
 
 def beside_the_paper(
@@ -104,9 +119,9 @@ def beside_the_paper(
     lines.append(
       [
         METRICS[metric],
-        f"{theirs.sgd}" if theirs else "",
+        printed(theirs)[0],
         spread(metric, row.mean_a, row.std_a),
-        f"{theirs.orthograd}" if theirs else "",
+        printed(theirs)[1],
         spread(metric, row.mean_b, row.std_b),
         f"{theirs.d:.2f} {theirs.interval}" if theirs and theirs.d else "",
         effect(row),
@@ -145,9 +160,9 @@ def scaled(
     lines.append(
       [
         name,
-        "" if theirs is None else f"{theirs.sgd}",
+        printed(theirs)[0],
         spread(digits, row.mean_a, row.std_a),
-        "" if theirs is None else f"{theirs.orthograd}",
+        printed(theirs)[1],
         spread(digits, row.mean_b, row.std_b),
         effect(row),
         p_value(theirs and theirs.p),
@@ -209,3 +224,32 @@ def diagram(
     f"{images}{len(seeds)} seeds. Where bars fall short of the diagonal, the "
     "network is surer than right.",
   )
+
+
+def starred(cells, tests, rows, columns) -> list[list[str]]:
+  """Lines of cells, with a star where a test is significant by Holm."""
+  adjusted = stats.holm(list(tests.values())).tolist()
+  star = {
+    cell: " *" if p < LEVEL else ""
+    for cell, p in zip(tests, adjusted, strict=True)
+  }
+  return [
+    [METRICS.get(row) or row.replace("_", " ")]
+    + [cells[row, i] + star[row, i] for i in columns]
+    for row in rows
+  ]
+
+
+def by_severity(found: Results, seeds: range, name: str, caption: str):
+  """A picture of what severity does; 0 is the clean test set."""
+  values = {
+    METRICS[metric]: {
+      NAMES[optimizer]: np.stack(
+        [found.values(optimizer, metric, seeds, s) for s in SEVERITIES], axis=1
+      )
+      for optimizer in PAIR
+    }
+    for metric in ("top1", "loss", "ece", "entropy")
+  }
+  figure = plots.curves(values, range(6), xlabel="severity")
+  return page.Picture(figure, name, caption)

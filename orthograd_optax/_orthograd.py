@@ -361,10 +361,11 @@ def _check_number(name: str, value: Any, high: float, allowed: str) -> None:
   if isinstance(value, jax.Array):
     return
   try:
-    numbers = np.asarray(value, float)
+    numbers = np.asarray(value)
     ok = np.all((numbers >= 0) & (numbers <= high) & np.isfinite(numbers))
   except (TypeError, ValueError):
     ok = False
+  ok = ok and (name == "strength" or not np.ndim(value))
   if not ok:
     raise ValueError(f"{name} must be {allowed}, not {value!r}.")
 

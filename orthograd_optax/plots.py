@@ -260,7 +260,7 @@ def curves(
   if not values:
     raise ValueError("There are no values to draw.")
   at = np.asarray(x)
-  panels = {name: _stack(group, f"{xlabel}s") for name, group in values.items()}
+  panels = {name: _stack(group, "values") for name, group in values.items()}
   for name, arrays in panels.items():
     if at.shape != (_length(arrays),):
       raise ValueError(

@@ -399,6 +399,8 @@ def test_mismatched_leaves():
     ({"strength": float("nan")}, "strength must be .* or a schedule.*nan"),
     ({"eps": float("inf")}, "eps must be a finite number, at least 0, not inf"),
     ({"strength": np.array([0.5, 2.0])}, "strength must be .* 2"),
+    ({"strength": "0.5"}, "strength must be .*'0.5'"),
+    ({"eps": np.array([1e-8, 1e-8])}, "eps must be a finite number"),
     ({"strength": "full"}, "strength must be .*'full'"),
     ({"eps": -1.0}, "eps must be a finite number, at least 0, not -1.0"),
     ({"partition": "layers"}, "partition must be 'leaf', .*'layers'"),

@@ -176,11 +176,18 @@ def test_studies_that_share_models(tmp_path):
   assert {key: found[key] for key in trained} == trained
   assert len(found) == len(trained) + 2 * 5
   assert {row["study"] for row in rows.read(path)} == {"tiny", "more"}
-  # Another optimizer of the same study is the only one that is left.
+  assert runner.load_settings(tmp_path).name == "tiny"
+  # Another optimizer of the same study is the only one that is left; and where
+  # something is missing, those that trained together are evaluated together.
   other = dataclasses.replace(
     more, optimizers=("orthograd", "orthograd_unnormalized")
   )
   assert groups(other, tmp_path) == [[("orthograd_unnormalized", 0)]]
+  other = dataclasses.replace(other, corruptions=("contrast", "fog"))
+  assert groups(other, tmp_path) == [
+    [("sgd", 0), ("orthograd", 0)],
+    [("orthograd_unnormalized", 0)],
+  ]
 
 
 def test_a_run_that_diverges(tmp_path, monkeypatch):
