@@ -15,6 +15,7 @@ from experiments.tables import (
   by_severity,
   diagram,
   made_by,
+  means,
   number,
   over_sets,
   p_value,
@@ -72,14 +73,7 @@ def why(found: Results, extended: Results) -> list[page.Block]:
   for kind in KINDS:
     metric = f"radial: {kind}"
     values[kind] = {
-      name: 100
-      * np.stack(
-        [
-          of.values("orthograd", metric, SEEDS, ["train"], epoch)
-          for epoch in epochs
-        ],
-        axis=1,
-      )
+      name: 100 * of.over_epochs("orthograd", metric, SEEDS, epochs, "train")
       for name, of in networks.items()
       if metric in of.rows["orthograd", 0, 100, "train"]["metrics"]
     }
@@ -133,15 +127,8 @@ def extended(found: Results, short: Results) -> list[page.Block]:
 
 def overfit_table(found: Results) -> page.Table:
   lines = [["SGD / ⊥Grad", "clean", *(f"severity {i}" for i in range(1, 6))]]
-  cells, tests = {}, {}
-  for metric in paper.EXTENDED:
-    for i, datasets in enumerate(SEVERITIES):
-      a, b = (found.values(name, metric, SEEDS, datasets) for name in PAIR)
-      cells[metric, i] = " / ".join(
-        number(metric, float(np.mean(x))) for x in (a, b)
-      )
-      tests[metric, i] = stats.paired_t_test(a, b).pvalue
-  ours = starred(cells, tests, paper.EXTENDED, range(6))
+  what = lambda metric, i: (metric, SEVERITIES[i])
+  ours = starred(found, SEEDS, paper.EXTENDED, range(6), what)
   for (metric, theirs), line in zip(paper.EXTENDED.items(), ours, strict=True):
     clean = paper.EXTENDED_CLEAN if metric == "top1" else None
     pairs = [" / ".join(printed(row)) for row in (clean, *theirs)]
@@ -152,7 +139,7 @@ def overfit_table(found: Results) -> page.Table:
   return page.Table(
     lines,
     "After 1000 epochs; the paper’s one seed, our means over 5 seeds and 15 "
-    f"corruptions. *: paired p < 0.05, Holm-adjusted for all {len(tests)}.",
+    f"corruptions. *: paired p < 0.05, Holm-adjusted for all {6 * len(ours)}.",
   )
 
 
@@ -225,8 +212,7 @@ def milestones(found: Results) -> page.Table:
           found.values(name, metric, SEEDS, datasets, epoch) for name in PAIR
         )
         star = " *" if stats.paired_t_test(a, b).pvalue < LEVEL else ""
-        means = " / ".join(number(metric, float(np.mean(x))) for x in (a, b))
-        cells.append(means + star)
+        cells.append(means(metric, a, b) + star)
       lines.append([f"{METRICS[metric]}, {where}", *cells])
   return page.Table(
     lines, "Means over 5 seeds. *: paired p < 0.05, not adjusted."
@@ -245,10 +231,7 @@ def trajectories(found: Results) -> page.Picture:
   }
   values = {
     title: {
-      NAMES[name]: np.stack(
-        [found.values(name, metric, SEEDS, [dataset], e) for e in epochs],
-        axis=1,
-      )
+      NAMES[name]: found.over_epochs(name, metric, SEEDS, epochs, dataset)
       for name in PAIR
     }
     for title, (dataset, metric) in panels.items()

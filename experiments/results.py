@@ -122,6 +122,20 @@ class Results:
       [np.mean([row[part][metric] for row in rows]) for rows in found]
     )
 
+  def over_epochs(
+    self,
+    optimizer: str,
+    metric: str,
+    seeds: Sequence[int],
+    epochs: Sequence[int],
+    dataset: str = "clean",
+  ) -> np.ndarray:
+    """A metric of shape (seeds, epochs)."""
+    return np.stack(
+      [self.values(optimizer, metric, seeds, [dataset], e) for e in epochs],
+      axis=1,
+    )
+
 
 def load(folder: pathlib.Path = FOLDER) -> list[dict[str, Any]]:
   """All rows that are kept."""

@@ -1,6 +1,8 @@
 """Parts of the report: numbers, tables and pictures of any study's rows."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from typing import Any
 
 import numpy as np
 
@@ -25,12 +27,11 @@ def compared(
   datasets: Sequence[str] = ("clean",),
   metrics: Iterable[str] = COMPARED,
   pair: tuple[str, str] = PAIR,
-  part: str = "metrics",
 ) -> tuple[stats.ComparisonTable, stats.ComparisonTable]:
   """The optimizers compared, by Welch's test and by the paired one."""
   seeds = list(seeds)
   a, b = (
-    {m: found.values(name, m, seeds, datasets, part=part) for m in metrics}
+    {m: found.values(name, m, seeds, datasets) for m in metrics}
     for name in pair
   )
   names = (NAMES[pair[0]], NAMES[pair[1]])
@@ -59,6 +60,10 @@ def number(metric: str, value: float) -> str:
 
 def spread(metric: str, mean: float, std: float) -> str:
   return f"{number(metric, mean)} ± {number(metric, std)}"
+
+
+def means(metric: str, a: np.ndarray, b: np.ndarray) -> str:
+  return " / ".join(number(metric, float(np.mean(x))) for x in (a, b))
 
 
 def effect(row: stats.Comparison) -> str:
@@ -226,16 +231,34 @@ def diagram(
   )
 
 
-def starred(cells, tests, rows, columns) -> list[list[str]]:
-  """Lines of cells, with a star where a test is significant by Holm."""
-  adjusted = stats.holm(list(tests.values())).tolist()
-  star = {
-    cell: " *" if p < LEVEL else ""
-    for cell, p in zip(tests, adjusted, strict=True)
-  }
+def starred(
+  found: Results,
+  seeds: range,
+  rows: Iterable[str],
+  columns: Iterable[Any],
+  what: Callable[[Any, Any], tuple[str, Sequence[str]]],
+) -> list[list[str]]:
+  """Lines of both means, with a star where they differ, by Holm's adjustment.
+
+  Args:
+    found: where they are from.
+    seeds: over which they are.
+    rows: metrics or corruptions, by which lines are named.
+    columns: what tells the cells of a line apart.
+    what: the metric and the sets of images of a row and a column.
+  """
+  rows, columns = list(rows), list(columns)
+  cells, tests = {}, {}
+  for cell in itertools.product(rows, columns):
+    metric, datasets = what(*cell)
+    a, b = (found.values(name, metric, seeds, datasets) for name in PAIR)
+    cells[cell] = means(metric, a, b)
+    tests[cell] = stats.paired_t_test(a, b).pvalue
+  adjusted = stats.holm(list(tests.values()))
+  star = dict(zip(tests, adjusted < LEVEL, strict=True))
   return [
     [METRICS.get(row) or row.replace("_", " ")]
-    + [cells[row, i] + star[row, i] for i in columns]
+    + [cells[row, i] + (" *" if star[row, i] else "") for i in columns]
     for row in rows
   ]
 

@@ -286,7 +286,7 @@ class Engine:
       # Not mapped over the runs, for a branch in it to stay one.
       updates, new = optimizer.update(grads, state.optimizer, state.params)
       params = optax.apply_updates(state.params, updates)
-      return State(params, batch_stats, new), (*sums, self._radial(new))
+      return State(params, batch_stats, new), (*sums, self._radial(new, params))
 
     plan = lambda run: batches(run, epoch, self.config)
     state, (losses, rights, radial) = jax.lax.scan(
@@ -300,16 +300,13 @@ class Engine:
       **jax.tree.map(lambda x: jnp.mean(x, axis=0), radial),
     }
 
-  def _radial(self, optimizer: Any) -> dict[str, jax.Array]:
+  def _radial(self, optimizer: Any, params: Any) -> dict[str, jax.Array]:
     """The share of ‖g‖² along w at the last step, by kind of parameter."""
     if not self.diagnostics:
       return {}
     cosines = optax.tree.get(optimizer, "cosine")
-    shapes = jax.eval_shape(
-      lambda: models.init(self.model, jax.random.key(0))["params"]
-    )
     by_kind: dict[str, list[jax.Array]] = {}
-    for path, kind in models.kinds(self.model, shapes).items():
+    for path, kind in models.kinds(self.model, params).items():
       by_kind.setdefault(f"radial: {kind}", []).append(cosines[path] ** 2)
     return {k: jnp.mean(jnp.stack(xs), axis=0) for k, xs in by_kind.items()}
 
