@@ -338,7 +338,14 @@ class Engine:
       loss = jnp.sum(weights * losses)
       return loss / count, (new["batch_stats"], (loss, right))
 
+    # By the kernels as convolutions take them: their gradients come likewise,
+    # in half the bytes.
+    params = jax.tree.map(
+      lambda x: x.astype(self.model.dtype) if x.ndim == 4 else x, params
+    )
     grads, (new, sums) = jax.grad(objective, has_aux=True)(params)
+    if self.parts > 1:  # to be summed up over the devices
+      grads = optax.tree.cast(grads, jnp.float32)
     return grads, new, sums
 
 

@@ -182,7 +182,32 @@ def _measure_if_needed(groups, strength, tell_zeros) -> tuple[_Sums, ...]:
     )
 
   all_sound = functools.reduce(jnp.logical_and, map(jnp.all, sound))
-  return lax.cond(all_sound, lambda: plain, mend)
+  # Few arrays: on a GPU, a branch copies each that it returns.
+  stacks = lax.cond(all_sound, lambda: _stack(plain), lambda: _stack(mend()))
+  return _unstack(stacks, plain)
+
+
+def _by_type(tree: Any) -> list[list[int]]:
+  """Which leaves are of the same shape, dtype and sharding."""
+  indices: dict[Any, list[int]] = {}
+  for i, x in enumerate(jax.tree.leaves(tree)):
+    indices.setdefault(jax.typeof(x), []).append(i)
+  return list(indices.values())
+
+
+def _stack(tree: Any) -> list[jax.Array]:
+  """All leaves of a type as one array."""
+  leaves = jax.tree.leaves(tree)
+  return [jnp.stack([leaves[i] for i in kind]) for kind in _by_type(tree)]
+
+
+def _unstack(stacks: list[jax.Array], like: Any) -> Any:
+  """Undoes :func:`_stack`."""
+  leaves, structure = jax.tree.flatten(like)
+  for stack, kind in zip(stacks, _by_type(like), strict=True):
+    for i, x in zip(kind, stack, strict=True):
+      leaves[i] = x
+  return jax.tree.unflatten(structure, leaves)
 
 
 @functools.partial(jax.jit, static_argnames=("axes", "axis_name"))

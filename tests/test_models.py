@@ -226,35 +226,46 @@ def test_a_scale_of_a_kernel_before_batch_norm_does_not_count():
   assert np.abs(scaled("Conv_2") - before).max() > 0.05
 
 
-@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(
+  "stride, dtype", [(1, "float32"), (2, "float32"), (1, "bfloat16")]
+)
 @pytest.mark.parametrize("size", [1, 3])
-def test_convolutions_agree(stride, size):
+def test_convolutions_agree(stride, size, dtype):
   """Values and gradients, of one run and of several."""
-  pixels = 16
+  runs, pixels = 3, 16
   keys = jax.random.split(jax.random.key(0), 3)
-  x = jax.random.normal(keys[0], (3, 2, pixels, pixels, 16))
-  kernel = jax.random.normal(keys[1], (3, size, size, 16, 4))
-  out = jax.random.normal(
-    keys[2], (3, 2, pixels // stride, pixels // stride, 4)
-  )
+  normal = lambda key, *shape: jax.random.normal(key, (runs, *shape), dtype)
+  x = normal(keys[0], 2, pixels, pixels, 16)
+  kernel = normal(keys[1], size, size, 16, 4)
+  out = normal(keys[2], 2, pixels // stride, pixels // stride, 4)
 
   def values(method, x, kernel, out):
     convolve = models.CONVOLUTIONS[method]
     y, pull = jax.vjp(lambda x, k: convolve(x, k, stride), x, kernel)
     return y, *pull(out)
 
-  expected = [
-    values("direct", *args) for args in zip(x, kernel, out, strict=True)
-  ]
+  def check(found, expected):
+    for ours, theirs in zip(found, expected, strict=True):
+      ours, theirs = (np.asarray(v, np.float64) for v in (ours, theirs))
+      # Sums are taken in float32, and rounded to the dtype.
+      rounding = float(jnp.finfo(dtype).eps) if dtype == "bfloat16" else 0
+      np.testing.assert_allclose(ours, theirs, atol=2e-4, rtol=rounding)
+
+  exact = [v.astype("float32") for v in (x, kernel, out)]
+  expected = [values("direct", *args) for args in zip(*exact, strict=True)]
   expected = jax.tree.map(lambda *parts: jnp.stack(parts), *expected)
   for method in models.CONVOLUTIONS:
     function = functools.partial(values, method)
-    several = jax.jit(jax.vmap(function))(x, kernel, out)
-    for ours, theirs in zip(several, expected, strict=True):
-      np.testing.assert_allclose(ours, theirs, atol=2e-4)
+    check(jax.jit(jax.vmap(function))(x, kernel, out), expected)
     one = jax.jit(function)(x[0], kernel[0], out[0])
-    for ours, theirs in zip(one, expected, strict=True):
-      np.testing.assert_allclose(ours, theirs[0], atol=2e-4)
+    check(one, [v[0] for v in expected])
+
+
+def test_stack_of_many():
+  arrays = list(jnp.arange(12.0).reshape(6, 2))
+  for at_once in (4, 6):
+    stacked = jax.jit(lambda xs, n=at_once: models._stack(xs, n))(arrays)
+    np.testing.assert_array_equal(stacked, np.stack(arrays))
 
 
 def test_masked_images_have_no_part_in_the_statistics():

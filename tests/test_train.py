@@ -185,9 +185,10 @@ def test_a_run_does_not_depend_on_the_others(trained):
     np.testing.assert_allclose(ours[0], theirs[3], rtol=1e-4, atol=1e-5)
 
 
-def test_run_after_run(trained):
+@pytest.mark.parametrize("method", ["mixed", "sequential"])
+def test_methods_agree(trained, method):
   _, state, found = trained
-  _, other, also = train_all("sequential")
+  _, other, also = train_all(method)
   for ours, theirs in zip(
     jax.tree.leaves(other), jax.tree.leaves(state), strict=True
   ):
