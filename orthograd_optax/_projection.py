@@ -182,8 +182,10 @@ def _measure_if_needed(groups, strength, tell_zeros) -> tuple[_Sums, ...]:
     )
 
   all_sound = functools.reduce(jnp.logical_and, map(jnp.all, sound))
-  # Few arrays: on a GPU, a branch copies each that it returns.
-  stacks = lax.cond(all_sound, lambda: _stack(plain), lambda: _stack(mend()))
+  # Few arrays, since on a GPU a branch copies each that it returns; and nothing
+  # to do in the one branch, else XLA takes both for cheap and always runs both.
+  stacks = _stack(plain)
+  stacks = lax.cond(all_sound, lambda: stacks, lambda: _stack(mend()))
   return _unstack(stacks, plain)
 
 
