@@ -9,6 +9,7 @@ that are missing.
 from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -118,9 +119,14 @@ def run_study(
     done = sum(not missing(run) for run in study.runs)
     say(f"{study.name}: {done} of {len(study.runs)} runs are there already")
     images = train.load_dataset(study.config) if groups else None
+    programs = functools.cache(
+      functools.partial(make_programs, study, mesh, options)
+    )
+    # Sets of images that will be used again.
+    sets = {} if len(groups) > 1 or study.corrupted_at else None
     for number, runs in enumerate(groups, 1):
       label = f"{study.name} {number}/{len(groups)}"
-      group = Group(study, runs, folder, rows, mesh, options, images)
+      group = Group(study, runs, folder, rows, programs, options, images, sets)
       group.complete(label, say)
   say(f"{study.name}: complete, {rows.path}")
   return rows.path
@@ -200,6 +206,20 @@ def make_groups(
       yield [run for seed in part for run in by_seed[int(seed)]]
 
 
+def make_programs(
+  study: Study, mesh: Any, options: Options, renormalize: bool
+) -> tuple[train.Engine, evaluate.Evaluator]:
+  """What is compiled once for all groups of as many runs."""
+  engine = train.Engine(
+    study.config,
+    renormalize=renormalize,
+    diagnostics=study.diagnostics,
+    mesh=mesh,
+    method=options.method,
+  )
+  return engine, evaluate.Evaluator(engine)
+
+
 def _manifest(study: Study, runs: list[Run]) -> dict[str, Any]:
   """What tells a group's checkpoints from those of others."""
   return {
@@ -212,21 +232,15 @@ def _manifest(study: Study, runs: list[Run]) -> dict[str, Any]:
 class Group:
   """Runs that train together, and their checkpoints."""
 
-  def __init__(self, study, runs, folder, rows, mesh, options, images):
+  def __init__(
+    self, study, runs, folder, rows, programs, options, images, sets
+  ):
     self.study, self.runs, self.rows = study, runs, rows
     self.wanted = [run for run in runs if run in study.runs]
     self.options, self.images, self.folder = options, images, folder
-    config = study.config
     (renormalize,) = {OPTIMIZERS[name].renormalize for name, _ in runs}
-    self.engine = train.Engine(
-      config,
-      renormalize=renormalize,
-      diagnostics=study.diagnostics,
-      mesh=mesh,
-      method=options.method,
-    )
-    self.sets: dict[str, Any] = {}  # of images that will be used again
-    self.evaluator = evaluate.Evaluator(self.engine)
+    self.engine, self.evaluator = programs(renormalize)
+    self.sets = sets
     self.missing = Missing(study, rows)
     self.start = time.monotonic()
     manifest = json.dumps(_manifest(study, runs))
@@ -356,13 +370,13 @@ class Group:
     ]
 
   def _evaluate(self, dataset: str, epoch: int, state: train.State) -> None:
-    if dataset in self.sets:
+    if self.sets and dataset in self.sets:
       images, labels = self.sets[dataset]
     else:
       images, labels = evaluate.images_of(
         dataset, self.images, self.options.corrupted
       )
-    if self.study.corrupted_at:
+    if self.sets is not None:
       self.sets[dataset] = np.asarray(images), labels
     contents, logits = self.evaluator(state, images, labels)
     if self.options.save_logits:

@@ -4,8 +4,9 @@ The rest of the package decides *which* arrays form a vector; what is done to
 that vector stands here alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -79,21 +80,26 @@ def project(
   Returns:
     For each group, a :class:`Projection`.
   """
-  groups = list(zip(params, updates, axes, strict=True))
-  sums = {}
-  for is_large in (False, True):
-    some = {
-      i: group
-      for i, group in enumerate(groups)
-      if (sum(g.size for g in group[1]) > SMALL) == is_large
-    }
-    if some:
-      found = _measure_all(list(some.values()), strength, axis_name)
-      sums |= zip(some, found, strict=True)
-  return [
-    _apply(*group, strength, eps, sums[i], renormalize=renormalize)
-    for i, group in enumerate(groups)
+  groups = [
+    _Group(*arrays) for arrays in zip(params, updates, axes, strict=True)
   ]
+  found: dict[int, Projection] = {}
+  for is_large in (False, True):
+    bundles: dict[Any, dict[int, _Group]] = {}
+    for i, group in enumerate(groups):
+      if (group.size > SMALL) == is_large:
+        bundles.setdefault(group.kind, {})[i] = group
+    some = [
+      _Bundle(list(bundle.values()), strength) for bundle in bundles.values()
+    ]
+    sums = _measure_all(some, axis_name)
+    for indices, bundle, its in zip(bundles.values(), some, sums, strict=True):
+      found |= zip(indices, _apply(bundle, eps, its, renormalize), strict=True)
+  return [found[i] for i in range(len(groups))]
+
+
+# What is compiled once for all groups of the same shapes.
+_of_a_group = functools.partial(jax.jit, static_argnames="axes")
 
 
 class _Sums(NamedTuple):
@@ -110,7 +116,8 @@ class _Sums(NamedTuple):
 class _Group:
   """Real arrays w and g, in the dtype in which sums are taken."""
 
-  def __init__(self, params: Arrays, updates: Arrays, axes: Axes, axis_name):
+  def __init__(self, params: Arrays, updates: Arrays, axes: Axes):
+    self.arrays, self.array_axes = (params, updates), axes
     wide = any(jnp.finfo(x.dtype).bits == 64 for x in [*params, *updates])
     self.dtype = jnp.float64 if wide else jnp.float32
     self.ws, self.gs = (
@@ -120,14 +127,15 @@ class _Group:
     self.axes = [
       a for a, g in zip(axes, updates, strict=True) for _ in _split(g)
     ]
-    self.axis_name = axis_name
     self.size = sum(g.size for g in self.gs)
 
-  def totals(self, *terms) -> tuple[jax.Array, ...]:
-    sums = tuple(
-      functools.reduce(jnp.add, map(jnp.sum, xs, self.axes)) for xs in terms
-    )
-    return sums if self.axis_name is None else lax.psum(sums, self.axis_name)
+  @property
+  def kind(self) -> Any:
+    """Groups of a kind have sums of the same shape, dtype and sharding."""
+    return jax.typeof(self.total(_products(self.ws, self.gs)))
+
+  def total(self, xs: Arrays) -> jax.Array:
+    return functools.reduce(jnp.add, map(jnp.sum, xs, self.axes))
 
   def scaled(self, xs: Arrays, factor: jax.Array) -> list[jax.Array]:
     return [
@@ -141,127 +149,133 @@ class _Group:
     return [g - x for g, x in zip(self.gs, parallel, strict=True)]
 
 
-def _measure_all(groups, strength, axis_name) -> Sequence[_Sums]:
-  """The sums of several groups, each in the fewest sweeps that will do."""
+class _Bundle:
+  """Groups of a kind. What is said of each is one array, a row for each."""
+
+  def __init__(self, groups: list[_Group], strength: Any):
+    self.groups, self.given = groups, strength  # as it was given
+    self.dtype = groups[0].dtype
+    # The same for each group, if not for each of its vectors.
+    strength = jnp.asarray(strength, self.dtype)
+    self.strength = strength[None] if strength.ndim else strength
+
+  def each(self, function: Callable[..., Any], *stacks: jax.Array) -> list[Any]:
+    """Of each group, what the function makes of it and its rows."""
+    if stacks and len(self.groups) > 1:  # not to be computed anew for each
+      stacks = lax.optimization_barrier(stacks)
+    return [
+      function(
+        *group.arrays,
+        *(_row(stack, i) for stack in stacks),
+        axes=group.array_axes,
+      )
+      for i, group in enumerate(self.groups)
+    ]
+
+  def totals(
+    self, function: Callable[..., Any], *stacks: jax.Array
+  ) -> tuple[jax.Array, ...]:
+    """The sums that the function takes of each group, stacked."""
+    sums = self.each(function, *stacks)
+    return jax.tree.map(lambda *rows: jnp.stack(rows), *sums)
+
+  def column(self, number: Callable[[_Group], float], like: jax.Array):
+    """A number for each group, for each of its vectors."""
+    numbers = jnp.asarray([number(group) for group in self.groups], self.dtype)
+    return numbers.reshape(-1, *(1,) * (like.ndim - 1))
+
+
+def _measure_all(bundles: list[_Bundle], axis_name: Any) -> list[_Sums]:
+  """The sums of all bundles, each in the fewest sweeps that will do."""
   if axis_name is not None:
     # Devices that took different branches would wait for each other.
-    return [_measure(*group, strength, axis_name=axis_name) for group in groups]
+    return [_measure(bundle, axis_name) for bundle in bundles]
 
   def together():
-    return _measure_if_needed(groups, strength, tell_zeros=True)
+    return _measure_if_needed(bundles, tell_zeros=True)
 
   def one_by_one():
-    return tuple(
-      sums
-      for group in groups
-      for sums in _measure_if_needed([group], strength, tell_zeros=False)
-    )
+    return [
+      jax.tree.map(
+        lambda *rows: jnp.concatenate(rows),
+        *(
+          _measure_alone(*group.arrays, bundle.given, axes=group.array_axes)
+          for group in bundle.groups
+        ),
+      )
+      for bundle in bundles
+    ]
 
-  # A GPU waits for the host at every branch, but takes any number of sums from
-  # a sweep; a CPU doesn't wait, and sweeps once more for each sum.
+  # A GPU waits for the host at every branch. A CPU doesn't, but telling zeros
+  # takes it longer than the sums themselves.
   return lax.platform_dependent(cpu=one_by_one, default=together)
 
 
-def _measure_if_needed(groups, strength, tell_zeros) -> tuple[_Sums, ...]:
+@_of_a_group
+def _measure_alone(params, updates, strength, *, axes) -> _Sums:
+  bundle = _Bundle([_Group(params, updates, axes)], strength)
+  return _measure_if_needed([bundle], tell_zeros=False)[0]
+
+
+def _measure_if_needed(bundles: list[_Bundle], tell_zeros: bool) -> list[_Sums]:
   """The plain sums if all can be trusted, else others for those that can't."""
-  found = [
-    _measure_plainly(*group, strength, tell_zeros=tell_zeros)
-    for group in groups
-  ]
-  plain, sound = map(tuple, zip(*found, strict=True))
+  if not bundles:
+    return []
+  found = [_measure_plainly(bundle, tell_zeros) for bundle in bundles]
+  plain, sound = map(list, zip(*found, strict=True))
 
   def mend():
     # Vector by vector: a result does not depend on the other vectors'.
-    return tuple(
-      jax.tree.map(
-        functools.partial(jnp.where, ok),
-        sums,
-        _measure(*group, strength, axis_name=None),
-      )
-      for group, sums, ok in zip(groups, plain, sound, strict=True)
-    )
+    return [
+      jax.tree.map(functools.partial(jnp.where, ok), sums, _measure(bundle))
+      for bundle, sums, ok in zip(bundles, plain, sound, strict=True)
+    ]
 
+  # With nothing to do in the one branch: else XLA takes both for cheap, and
+  # always runs both on a GPU.
   all_sound = functools.reduce(jnp.logical_and, map(jnp.all, sound))
-  # Few arrays, since on a GPU a branch copies each that it returns; and nothing
-  # to do in the one branch, else XLA takes both for cheap and always runs both.
-  stacks = _stack(plain)
-  stacks = lax.cond(all_sound, lambda: stacks, lambda: _stack(mend()))
-  return _unstack(stacks, plain)
+  return lax.cond(all_sound, lambda: plain, mend)
 
 
-def _by_type(tree: Any) -> list[list[int]]:
-  """Which leaves are of the same shape, dtype and sharding."""
-  indices: dict[Any, list[int]] = {}
-  for i, x in enumerate(jax.tree.leaves(tree)):
-    indices.setdefault(jax.typeof(x), []).append(i)
-  return list(indices.values())
-
-
-def _stack(tree: Any) -> list[jax.Array]:
-  """All leaves of a type as one array."""
-  leaves = jax.tree.leaves(tree)
-  return [jnp.stack([leaves[i] for i in kind]) for kind in _by_type(tree)]
-
-
-def _unstack(stacks: list[jax.Array], like: Any) -> Any:
-  """Undoes :func:`_stack`."""
-  leaves, structure = jax.tree.flatten(like)
-  for stack, kind in zip(stacks, _by_type(like), strict=True):
-    for i, x in zip(kind, stack, strict=True):
-      leaves[i] = x
-  return jax.tree.unflatten(structure, leaves)
-
-
-@functools.partial(jax.jit, static_argnames=("axes", "axis_name"))
-def _measure(params, updates, axes, strength, *, axis_name) -> _Sums:
+def _measure(bundle: _Bundle, axis_name: Any = None) -> _Sums:
   """The sums, right for any w and g.
 
   w and g are scaled by powers of two near their l1 norms, so that no product
   leaves the range of the dtype, and ‖g⊥‖ is measured on the residual exactly as
   it will be written: the difference of squares would cancel.
   """
-  group = _Group(params, updates, axes, axis_name)
-  strength = jnp.asarray(strength, group.dtype)
-  norms = group.totals(*(map(jnp.abs, xs) for xs in (group.ws, group.gs)))
-  scale_w, scale_g = map(_power_of_two, norms)
-  ws, gs = (
-    group.scaled(group.ws, 1 / scale_w),
-    group.scaled(group.gs, 1 / scale_g),
-  )
-  wg, ww = group.totals(_products(ws, gs), _products(ws, ws))
-  c, removed = _solve(wg, ww, strength)
-  rest = group.residuals(strength * c, scale_w, scale_g)
-  rest = group.scaled(rest, 1 / scale_g)
-  (rr,) = group.totals(_products(rest, rest))
+
+  def totals(*args):
+    sums = bundle.totals(*args)
+    return sums if axis_name is None else lax.psum(sums, axis_name)
+
+  scale_w, scale_g = map(_power_of_two, totals(_l1_norms))
+  wg, ww = totals(_scaled_products, scale_w, scale_g)
+  c, removed = _solve(wg, ww, bundle.strength)
+  (rr,) = totals(_residual_square, bundle.strength * c, scale_w, scale_g)
   return _Sums(scale_w, scale_g, c, ww, rr + removed, rr)
 
 
-@functools.partial(jax.jit, static_argnames=("axes", "tell_zeros"))
 def _measure_plainly(
-  params, updates, axes, strength, *, tell_zeros
+  bundle: _Bundle, tell_zeros: bool
 ) -> tuple[_Sums, jax.Array]:
   """The sums in one sweep, and whether those of each vector can be trusted.
 
-  A sum of squares that is zero can only be trusted if something else tells that
-  nothing has underflowed.
+  A sum of squares that is zero can only be trusted if nothing underflowed.
   """
-  group = _Group(params, updates, axes, None)
-  strength, info = jnp.asarray(strength, group.dtype), jnp.finfo(group.dtype)
-  ws, gs = group.ws, group.gs
-  wg, ww, gg = group.totals(
-    *(_products(*pair) for pair in ((ws, gs), (ws, ws), (gs, gs)))
-  )
+  info = jnp.finfo(bundle.dtype)
+  products = _telling_products if tell_zeros else _plain_products
+  wg, ww, gg = bundle.totals(products)
   # What underflowed is lost in rounding, and nothing overflowed or is NaN.
-  low = group.size * float(info.tiny) / float(info.eps)
-  trusted = [(low <= square) & (square <= info.max) for square in (ww, gg)]
+  low = bundle.column(
+    lambda group: group.size * float(info.tiny) / float(info.eps), ww
+  )
+  trusted = [(low <= x) & (x <= info.max) for x in (ww, gg)]
   if tell_zeros:
-    norms = group.totals(*(map(jnp.abs, xs) for xs in (ws, gs)))
-    trusted = [
-      ok | (norm == 0) for ok, norm in zip(trusted, norms, strict=True)
-    ]
+    trusted = [ok | (x == 0) for ok, x in zip(trusted, (ww, gg), strict=True)]
   in_range = functools.reduce(jnp.logical_and, trusted)
   wg, ww, gg = (_safe(x, in_range) for x in (wg, ww, gg))
-  c, removed = _solve(wg, ww, strength)
+  c, removed = _solve(wg, ww, bundle.strength)
   rr = gg - removed
   sound = in_range & (2 * rr >= gg)  # the difference has not cancelled
   # Of sound, not of ww: jax 0.6 forgets over which mapped axes ones vary.
@@ -269,49 +283,106 @@ def _measure_plainly(
   return _Sums(one, one, c, ww, gg, rr), sound
 
 
-@functools.partial(jax.jit, static_argnames=("axes", "renormalize"))
 def _apply(
-  params, updates, axes, strength, eps, sums, *, renormalize
-) -> Projection:
-  """The projection that the sums make."""
-  group = _Group(params, updates, axes, None)
-  strength = jnp.asarray(strength, group.dtype)
+  bundle: _Bundle, eps: Any, sums: _Sums, renormalize: bool
+) -> list[Projection]:
+  """The projection of each group that the sums make."""
+  strength, info = bundle.strength, jnp.finfo(bundle.dtype)
   scale_w, scale_g, c, ww, gg, rr = sums
-  outs = group.residuals(strength * c, scale_w, scale_g)
   untouched = (strength == 0) | (ww == 0)
-  closed = jnp.zeros_like(untouched)
+  closed, gain = jnp.zeros_like(untouched), jnp.ones_like(rr)
   if renormalize:
-    size = group.size / max(ww.size, 1)
-    noise = _noise(params, updates, jnp.finfo(group.dtype))
-    floor_w, floor_g = (
-      _quantum(xs) / scale
-      for xs, scale in ((params, scale_w), (updates, scale_g))
+    column = functools.partial(bundle.column, like=ww)
+    noise = column(lambda group: _noise(*group.arrays, info))
+    quantum_w, quantum_g = (
+      column(lambda group, i=i: _quantum(group.arrays[i])) for i in (0, 1)
     )
+    vectors = max(math.prod(ww.shape[1:]), 1)  # of a group
+    size = column(lambda group: group.size / vectors)
+    floor_w, floor_g = quantum_w / scale_w, quantum_g / scale_g
     floor = size * (floor_g**2 + (c * floor_w) ** 2)
     closed = rr <= noise**2 * gg + floor
     length = jnp.sqrt(_safe(rr, ~closed))
-    length += jnp.asarray(eps, group.dtype) / scale_g
-    outs = group.scaled(
-      outs, jnp.where(closed, 0, jnp.sqrt(_safe(gg, ~closed)) / length)
-    )
+    length += jnp.asarray(eps, bundle.dtype) / scale_g
+    gain = jnp.where(closed, 0, jnp.sqrt(_safe(gg, ~closed)) / length)
+  outs = bundle.each(_write, strength * c, scale_w, scale_g, gain, untouched)
+
+  nonzero = (ww != 0) & (gg != 0)
+  cosine = c * jnp.sqrt(_safe(ww, nonzero)) / jnp.sqrt(_safe(gg, nonzero))
+  cosine = jnp.where(nonzero, cosine, 0)
+  figures = (
+    cosine,
+    strength * (2 - strength) * cosine * cosine,
+    closed & nonzero & ~untouched,
+  )
+  return [
+    Projection(out, *(_row(x, i) for x in figures))
+    for i, out in enumerate(outs)
+  ]
+
+
+@_of_a_group
+def _plain_products(params, updates, *, axes):
+  group = _Group(params, updates, axes)
+  ws, gs = group.ws, group.gs
+  return tuple(
+    group.total(_products(*pair)) for pair in ((ws, gs), (ws, ws), (gs, gs))
+  )
+
+
+@_of_a_group
+def _telling_products(params, updates, *, axes):
+  """The same, but sums of squares are zero for no other vector than zero."""
+  group = _Group(params, updates, axes)
+  tiny = jnp.finfo(group.dtype).tiny
+  square = lambda x: jnp.where(x == 0, 0, jnp.maximum(x * x, tiny))
+  return (
+    group.total(_products(group.ws, group.gs)),
+    *(group.total(list(map(square, xs))) for xs in (group.ws, group.gs)),
+  )
+
+
+@_of_a_group
+def _l1_norms(params, updates, *, axes):
+  group = _Group(params, updates, axes)
+  return tuple(
+    group.total(list(map(jnp.abs, xs))) for xs in (group.ws, group.gs)
+  )
+
+
+@_of_a_group
+def _scaled_products(params, updates, scale_w, scale_g, *, axes):
+  group = _Group(params, updates, axes)
+  ws = group.scaled(group.ws, 1 / scale_w)
+  gs = group.scaled(group.gs, 1 / scale_g)
+  return group.total(_products(ws, gs)), group.total(_products(ws, ws))
+
+
+@_of_a_group
+def _residual_square(params, updates, factor, scale_w, scale_g, *, axes):
+  group = _Group(params, updates, axes)
+  rest = group.residuals(factor, scale_w, scale_g)
+  rest = group.scaled(rest, 1 / scale_g)
+  return (group.total(_products(rest, rest)),)
+
+
+@_of_a_group
+def _write(params, updates, factor, scale_w, scale_g, gain, untouched, *, axes):
+  group = _Group(params, updates, axes)
+  outs = group.scaled(group.residuals(factor, scale_w, scale_g), gain)
   outs = iter(
     [
       jnp.where(jnp.expand_dims(untouched, a), g, out)
       for g, out, a in zip(group.gs, outs, group.axes, strict=True)
     ]
   )
+  return [
+    _join([next(outs) for _ in _split(g)]).astype(g.dtype) for g in updates
+  ]
 
-  nonzero = (ww != 0) & (gg != 0)
-  cosine = c * jnp.sqrt(_safe(ww, nonzero)) / jnp.sqrt(_safe(gg, nonzero))
-  cosine = jnp.where(nonzero, cosine, 0)
-  return Projection(
-    updates=[
-      _join([next(outs) for _ in _split(g)]).astype(g.dtype) for g in updates
-    ],
-    cosine=cosine,
-    removed_fraction=strength * (2 - strength) * cosine * cosine,
-    gate_closed=closed & nonzero & ~untouched,
-  )
+
+def _row(stack: jax.Array, i: int) -> jax.Array:
+  return lax.index_in_dim(stack, i, keepdims=False)
 
 
 def _products(xs: Arrays, ys: Arrays) -> list[jax.Array]:

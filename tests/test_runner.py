@@ -16,7 +16,7 @@ import pytest
 import tiny
 
 from experiments import __main__ as command
-from experiments import data, models, rows, runner, train
+from experiments import data, evaluate, models, rows, runner, train
 
 pytestmark = pytest.mark.skipif(
   not hasattr(jax, "shard_map"), reason="the engine needs a newer jax"
@@ -188,6 +188,28 @@ def test_studies_that_share_models(tmp_path):
     [("sgd", 0), ("orthograd", 0)],
     [("orthograd_unnormalized", 0)],
   ]
+
+
+def test_groups_share_programs_and_images(tmp_path, monkeypatch):
+  study = tiny.STUDY.override(["corrupted_at=", "epochs=1"])
+  engines, sets = [], []
+
+  def make_engine(*args, _make=train.Engine, **options):
+    engines.append(_make(*args, **options))
+    return engines[-1]
+
+  def images_of(name, *args, _make=evaluate.images_of):
+    sets.append(name)
+    return _make(name, *args)
+
+  monkeypatch.setattr(train, "Engine", make_engine)
+  monkeypatch.setattr(evaluate, "images_of", images_of)
+  options = runner.Options(group_size=2)
+  runner.run_study(study, tmp_path, options, say=print)
+  assert len(results(tmp_path)) == len(study.runs) * len(study.datasets(1))
+  (engine,) = engines
+  assert engine.epoch._cache_size() == 1
+  assert sorted(sets) == sorted(study.datasets(1)[1:])
 
 
 def test_a_run_that_diverges(tmp_path, monkeypatch):
