@@ -6,6 +6,7 @@ that vector stands here alone.
 
 from collections.abc import Callable, Sequence
 import functools
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -13,9 +14,9 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-# Groups of up to so many entries share a branch of their own: they are parallel
-# more often than large ones, and sweeps over them cost next to nothing.
-SMALL = 2**16
+# The smallest groups, up to this share of all entries, have a branch of their
+# own: they are parallel more often than large ones, and cost next to nothing.
+SMALL = 1 / 16
 
 
 class Projection(NamedTuple):
@@ -84,11 +85,10 @@ def project(
     _Group(*arrays) for arrays in zip(params, updates, axes, strict=True)
   ]
   found: dict[int, Projection] = {}
-  for is_large in (False, True):
+  for part in _by_size([group.size for group in groups]):
     bundles: dict[Any, dict[int, _Group]] = {}
-    for i, group in enumerate(groups):
-      if (group.size > SMALL) == is_large:
-        bundles.setdefault(group.kind, {})[i] = group
+    for i in part:
+      bundles.setdefault(groups[i].kind, {})[i] = groups[i]
     some = [
       _Bundle(list(bundle.values()), strength) for bundle in bundles.values()
     ]
@@ -96,6 +96,14 @@ def project(
     for indices, bundle, its in zip(bundles.values(), some, sums, strict=True):
       found |= zip(indices, _apply(bundle, eps, its, renormalize), strict=True)
   return [found[i] for i in range(len(groups))]
+
+
+def _by_size(sizes: Sequence[int]) -> tuple[list[int], list[int]]:
+  """The indices of the small ones, and of the others."""
+  order = sorted(range(len(sizes)), key=sizes.__getitem__)
+  sums = itertools.accumulate(sizes[i] for i in order)
+  small = sum(total <= SMALL * sum(sizes) for total in sums)
+  return order[:small], order[small:]
 
 
 # What is compiled once for all groups of the same shapes.
