@@ -7,7 +7,8 @@ floor is what the bytes say at the bandwidth of a copy, measured in the same
 run: SGD reads w, g and momentum and writes two of them, and ⊥Grad must read w
 and g once more before it can write.
 
-Writes its table, with the hardware and versions, to `benchmarks/results`.
+With `--name`, the figures go to a file in `benchmarks/results`, too, with the
+hardware and versions.
 """
 
 import argparse
@@ -21,26 +22,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from benchmarks.__main__ import resnet18, textbook
-from experiments import data
+from benchmarks.__main__ import textbook
+from experiments import data, models
 from orthograd_optax import orthograd
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 Shapes = list[tuple[int, ...]]
 
 
-def wrn28_10() -> Shapes:
-  """The shapes of the 80 parameters of WRN-28-10 for CIFAR-10."""
-  shapes: Shapes = [(3, 3, 3, 16)]
-  inputs = 16
-  for n in (160, 320, 640):
-    for _ in range(4):
-      if inputs != n:
-        shapes.append((1, 1, inputs, n))
-      shapes += [(3, 3, inputs, n), (3, 3, n, n)]
-      shapes += [(inputs,)] * 2 + [(n,)] * 2
-      inputs = n
-  return [*shapes, (640,), (640,), (640, 10), (10,)]
+def network(name: str) -> Shapes:
+  """The shapes of the parameters of one of the experiments' networks."""
+  init = lambda key: models.init(models.MODELS[name](), key)
+  variables = jax.eval_shape(init, jax.random.key(0))
+  return [x.shape for x in jax.tree.leaves(variables["params"])]
 
 
 def gpt(depth: int = 24, width: int = 1024, tokens: int = 50257) -> Shapes:
@@ -56,7 +50,11 @@ def square(millions: float, leaves: int) -> Shapes:
   return [(side, side), (side,)] * leaves
 
 
-MODELS = {"ResNet-18": resnet18(), "WRN-28-10": wrn28_10(), "GPT": gpt()}
+MODELS = {
+  "ResNet-18": network("resnet18"),
+  "WRN-28-10": network("wrn28_10"),
+  "GPT": gpt(),
+}
 SIZES = {f"{n} M": square(n, 20) for n in (1, 4, 16, 64, 256, 1000)}
 LEAVES = {f"{n} leaves": square(36, n // 2) for n in (10, 30, 100, 300, 1000)}
 TRANSFORMS = {
@@ -112,7 +110,7 @@ def loop(transform, params, grads, steps: int):
 
 
 def measure(shapes: Shapes, dtype: str, speed: float, steps: int, repeats: int):
-  """Of each transform: milliseconds, × floor, seconds to compile, temporary."""
+  """A row for each transform; they take turns."""
   keys = jax.random.split(jax.random.key(0), 2)
   make = jax.jit(
     lambda key: [
