@@ -120,10 +120,15 @@ def _prepare_devices(args: argparse.Namespace) -> None:
   if args.deterministic:
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true"
-  if args.distributed:
-    import jax
+  import jax
 
+  if args.distributed:
     jax.distributed.initialize()
+  # What was compiled once is found again by another study, or when one goes on.
+  if jax.default_backend() != "cpu":
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    folder = folder or str(data.cache_folder() / "programs")
+    jax.config.update("jax_compilation_cache_dir", folder)
 
 
 def _study(args: argparse.Namespace):

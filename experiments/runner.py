@@ -297,12 +297,14 @@ class Group:
   def _manager(self) -> Iterator[Any]:
     import orbax.checkpoint as ocp
 
-    options = ocp.CheckpointManagerOptions(
-      max_to_keep=1, enable_async_checkpointing=False, create=True
-    )
+    options = ocp.CheckpointManagerOptions(max_to_keep=1, create=True)
     folder = self.checkpoints / "state"
-    with ocp.CheckpointManager(folder, options=options) as manager:
+    manager = ocp.CheckpointManager(folder, options=options)
+    try:
       yield manager
+    finally:
+      with self._writing():  # The last one may not be whole yet.
+        manager.close()
 
   def _restore(self, manager: Any, runs: train.Runs) -> tuple[int, Any]:
     import orbax.checkpoint as ocp
@@ -338,11 +340,17 @@ class Group:
     )
 
   def _save(self, manager: Any, epoch: int, state: train.State) -> None:
+    """Copies the state, and writes the copy while training goes on."""
     import orbax.checkpoint as ocp
 
-    try:
+    with self._writing():  # which may fail for the one before it, too
       args = ocp.args.StandardSave(jax.tree.leaves(state))
       manager.save(epoch, args=args, force=True)
+
+  @contextlib.contextmanager
+  def _writing(self) -> Iterator[None]:
+    try:
+      yield
     except (OSError, ValueError) as error:
       raise data.DataError(
         f"{self.checkpoints} can't be written: {error}. Rows and the last "

@@ -14,9 +14,16 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-# The smallest groups, up to this share of all entries, have a branch of their
-# own: they are parallel more often than large ones, and cost next to nothing.
-SMALL = 1 / 16
+# Vectors of up to so many entries are copied into one array, as long as it has
+# no more than this share of all entries: a sum of few takes as long to begin.
+SHORT, SMALL = 1 << 14, 1 / 16
+
+# How many arrays are stacked at once.
+FEW = 32
+
+# Where sums are taken together, at least so many entries of an array are summed
+# up before they are stacked with those of others.
+ROW = 64
 
 
 class Projection(NamedTuple):
@@ -64,8 +71,8 @@ def project(
 
   One sweep over w and g measures the sums, and another, which the compiler
   fuses into whatever follows, writes the result. Three more come between where
-  any of the vectors is of an extreme scale or nearly parallel to its
-  parameters. No array is reshaped or gathered.
+  any of the long vectors is of an extreme scale or nearly parallel to its
+  parameters. None of their arrays is reshaped or copied.
 
   Args:
     params: for each group, the arrays of w.
@@ -84,30 +91,42 @@ def project(
   groups = [
     _Group(*arrays) for arrays in zip(params, updates, axes, strict=True)
   ]
+  small, large = (
+    {
+      some: _Bundle([groups[i] for i in some], strength)
+      for some in _alike(groups, part)
+    }
+    for part in _by_size(groups)
+  )
+  sums = [_measure_packed(bundle, axis_name) for bundle in small.values()]
+  sums += _measure_all(list(large.values()), axis_name)
   found: dict[int, Projection] = {}
-  for part in _by_size([group.size for group in groups]):
-    bundles: dict[Any, dict[int, _Group]] = {}
-    for i in part:
-      bundles.setdefault(groups[i].kind, {})[i] = groups[i]
-    some = [
-      _Bundle(list(bundle.values()), strength) for bundle in bundles.values()
-    ]
-    sums = _measure_all(some, axis_name)
-    for indices, bundle, its in zip(bundles.values(), some, sums, strict=True):
-      found |= zip(indices, _apply(bundle, eps, its, renormalize), strict=True)
+  for (some, bundle), its in zip((small | large).items(), sums, strict=True):
+    found |= zip(some, _apply(bundle, eps, its, renormalize), strict=True)
   return [found[i] for i in range(len(groups))]
 
 
-def _by_size(sizes: Sequence[int]) -> tuple[list[int], list[int]]:
-  """The indices of the small ones, and of the others."""
-  order = sorted(range(len(sizes)), key=sizes.__getitem__)
-  sums = itertools.accumulate(sizes[i] for i in order)
-  small = sum(total <= SMALL * sum(sizes) for total in sums)
-  return order[:small], order[small:]
+def _by_size(groups: list["_Group"]) -> tuple[list[int], list[int]]:
+  """The indices of the groups to be copied into one, and of the others."""
+  small: list[int] = []
+  most = SMALL * sum(group.size for group in groups)
+  for i in sorted(range(len(groups)), key=lambda i: groups[i].size):
+    group = groups[i]
+    if group.can_be_packed and (len(small) + 1) * group.size <= most:
+      small.append(i)
+  return small, [i for i in range(len(groups)) if i not in small]
 
 
-# What is compiled once for all groups of the same shapes.
-_of_a_group = functools.partial(jax.jit, static_argnames="axes")
+def _alike(groups: list["_Group"], indices: list[int]) -> list[tuple[int, ...]]:
+  """The indices, by those of groups of a kind."""
+  found: dict[Any, list[int]] = {}
+  for i in indices:
+    found.setdefault(groups[i].kind, []).append(i)
+  return list(map(tuple, found.values()))
+
+
+# What is traced once for all groups of the same shapes.
+_of_a_group = functools.partial(jax.jit, static_argnames=("axes", "together"))
 
 
 class _Sums(NamedTuple):
@@ -122,10 +141,17 @@ class _Sums(NamedTuple):
 
 
 class _Group:
-  """Real arrays w and g, in the dtype in which sums are taken."""
+  """Real arrays w and g, in the dtype in which sums are taken.
 
-  def __init__(self, params: Arrays, updates: Arrays, axes: Axes):
+  If they are to be taken together with those of other groups, :meth:`sums` are
+  over the axes `inner` alone, and those over `outer` are still to be taken.
+  """
+
+  def __init__(
+    self, params: Arrays, updates: Arrays, axes: Axes, together: bool = False
+  ):
     self.arrays, self.array_axes = (params, updates), axes
+    self.together = together
     wide = any(jnp.finfo(x.dtype).bits == 64 for x in [*params, *updates])
     self.dtype = jnp.float64 if wide else jnp.float32
     self.ws, self.gs = (
@@ -136,14 +162,44 @@ class _Group:
       a for a, g in zip(axes, updates, strict=True) for _ in _split(g)
     ]
     self.size = sum(g.size for g in self.gs)
+    g, a = self.gs[0], self.axes[0]
+    self.batch = tuple(n for i, n in enumerate(g.shape) if i not in a)
+    self.length = self.size // max(math.prod(self.batch), 1)  # of a vector
+    split = _inner_and_outer if together else lambda _, axes: (axes, ())
+    self.inner, self.outer = zip(*map(split, self.gs, self.axes), strict=True)
 
   @property
   def kind(self) -> Any:
-    """Groups of a kind have sums of the same shape, dtype and sharding."""
-    return jax.typeof(self.total(_products(self.ws, self.gs)))
+    """Groups of a kind have sums of the same shape, dtype and sharding.
 
-  def total(self, xs: Arrays) -> jax.Array:
-    return functools.reduce(jnp.add, map(jnp.sum, xs, self.axes))
+    They are stored in the same dtypes, too.
+    """
+    products = _products(self.ws, self.gs)
+    total = jax.typeof(functools.reduce(jnp.add, self.sums(products)))
+    return total, *(frozenset(x.dtype for x in xs) for xs in self.arrays)
+
+  @property
+  def can_be_packed(self) -> bool:
+    """Whether it is short, and nothing is lost in a copy."""
+    return self.length <= SHORT and all(
+      len({x.dtype for x in xs}) == 1
+      and not jnp.iscomplexobj(xs[0])
+      and not any(any(jax.typeof(x).sharding.spec) for x in xs)
+      for xs in self.arrays
+    )
+
+  def flat(self, which: int) -> jax.Array:
+    """w or g as one array, vectors along its last axis."""
+    rows = [
+      jnp.moveaxis(x, a, range(x.ndim - len(a), x.ndim)).reshape(
+        *self.batch, -1
+      )
+      for x, a in zip(self.arrays[which], self.array_axes, strict=True)
+    ]
+    return jnp.concatenate(rows, -1)
+
+  def sums(self, xs: Arrays) -> list[jax.Array]:
+    return list(map(jnp.sum, xs, self.inner))
 
   def scaled(self, xs: Arrays, factor: jax.Array) -> list[jax.Array]:
     return [
@@ -165,7 +221,17 @@ class _Bundle:
     self.dtype = groups[0].dtype
     # The same for each group, if not for each of its vectors.
     strength = jnp.asarray(strength, self.dtype)
-    self.strength = strength[None] if strength.ndim else strength
+    axes = 1 + len(groups[0].batch) - strength.ndim
+    shape = (*(1,) * axes, *strength.shape) if strength.ndim else ()
+    self.strength = strength.reshape(shape)
+
+  def joined(self) -> "_Bundle":
+    """The same, whose sums are taken together."""
+    groups = [
+      _Group(*group.arrays, group.array_axes, together=True)
+      for group in self.groups
+    ]
+    return _Bundle(groups, self.given)
 
   def each(self, function: Callable[..., Any], *stacks: jax.Array) -> list[Any]:
     """Of each group, what the function makes of it and its rows."""
@@ -176,16 +242,39 @@ class _Bundle:
         *group.arrays,
         *(_row(stack, i) for stack in stacks),
         axes=group.array_axes,
+        together=group.together,
       )
       for i, group in enumerate(self.groups)
     ]
 
   def totals(
-    self, function: Callable[..., Any], *stacks: jax.Array
+    self,
+    function: Callable[..., Any],
+    *stacks: jax.Array,
+    axis_name: Any = None,
   ) -> tuple[jax.Array, ...]:
-    """The sums that the function takes of each group, stacked."""
-    sums = self.each(function, *stacks)
-    return jax.tree.map(lambda *rows: jnp.stack(rows), *sums)
+    """The sums that the function takes of each group, stacked.
+
+    Those that it has left unfinished in the same shape are finished as one.
+    """
+    alike: dict[Any, list[tuple[int, int, jax.Array]]] = {}
+    for i, sums in enumerate(self.each(function, *stacks)):
+      for j, arrays in enumerate(sums):
+        for x, axes in zip(arrays, self.groups[i].outer, strict=True):
+          alike.setdefault((jax.typeof(x), axes), []).append((i, j, x))
+    found: dict[int, dict[int, jax.Array]] = {}
+    for (_, axes), entries in alike.items():
+      total = jnp.stack([x for *_, x in entries])
+      if axes:
+        total = jnp.sum(total, [1 + axis for axis in axes])
+      for row, (i, j, _) in enumerate(entries):
+        rows = found.setdefault(j, {})
+        rows[i] = rows[i] + _row(total, row) if i in rows else _row(total, row)
+    totals = tuple(
+      jnp.stack([found[j][i] for i in range(len(self.groups))])
+      for j in range(len(found))
+    )
+    return totals if axis_name is None else lax.psum(totals, axis_name)
 
   def column(self, number: Callable[[_Group], float], like: jax.Array):
     """A number for each group, for each of its vectors."""
@@ -194,13 +283,13 @@ class _Bundle:
 
 
 def _measure_all(bundles: list[_Bundle], axis_name: Any) -> list[_Sums]:
-  """The sums of all bundles, each in the fewest sweeps that will do."""
+  """The sums of all bundles, in the fewest sweeps that will do."""
   if axis_name is not None:
     # Devices that took different branches would wait for each other.
     return [_measure(bundle, axis_name) for bundle in bundles]
 
   def together():
-    return _measure_if_needed(bundles, tell_zeros=True)
+    return _measure_as_needed([bundle.joined() for bundle in bundles])
 
   def one_by_one():
     return [
@@ -214,81 +303,117 @@ def _measure_all(bundles: list[_Bundle], axis_name: Any) -> list[_Sums]:
       for bundle in bundles
     ]
 
-  # A GPU waits for the host at every branch. A CPU doesn't, but telling zeros
-  # takes it longer than the sums themselves.
+  # A GPU waits at every branch, and takes as long to begin a sum as to take
+  # one. A CPU does neither, but telling zeros takes it longer than the sums.
   return lax.platform_dependent(cpu=one_by_one, default=together)
 
 
-@_of_a_group
+@functools.partial(jax.jit, static_argnames="axes")
 def _measure_alone(params, updates, strength, *, axes) -> _Sums:
   bundle = _Bundle([_Group(params, updates, axes)], strength)
-  return _measure_if_needed([bundle], tell_zeros=False)[0]
+  return _measure_as_needed([bundle])[0]
 
 
-def _measure_if_needed(bundles: list[_Bundle], tell_zeros: bool) -> list[_Sums]:
+def _measure_as_needed(bundles: list[_Bundle]) -> list[_Sums]:
   """The plain sums if all can be trusted, else others for those that can't."""
   if not bundles:
     return []
-  found = [_measure_plainly(bundle, tell_zeros) for bundle in bundles]
-  plain, sound = map(list, zip(*found, strict=True))
+  plain, sound = zip(*map(_measure_plainly, bundles), strict=True)
 
   def mend():
     # Vector by vector: a result does not depend on the other vectors'.
     return [
-      jax.tree.map(functools.partial(jnp.where, ok), sums, _measure(bundle))
+      jax.tree.map(
+        functools.partial(jnp.where, ok),
+        sums,
+        _measure_anew(bundle, sums.ww, sums.gg, unroll=False),
+      )
       for bundle, sums, ok in zip(bundles, plain, sound, strict=True)
     ]
 
   # With nothing to do in the one branch: else XLA takes both for cheap, and
   # always runs both on a GPU.
   all_sound = functools.reduce(jnp.logical_and, map(jnp.all, sound))
-  return lax.cond(all_sound, lambda: plain, mend)
+  return lax.cond(all_sound, lambda: list(plain), mend)
+
+
+def _measure_packed(bundle: _Bundle, axis_name: Any) -> _Sums:
+  """The sums of all groups of the bundle as those of one."""
+  w, g = (
+    _stack_padded([group.flat(which) for group in bundle.groups])
+    for which in (0, 1)
+  )
+  # Else each sweep over them would read from all groups.
+  w, g = lax.optimization_barrier((w, g))
+  packed = _Group([w], [g], ((w.ndim - 1,),))
+  sums = _measure(_Bundle([packed], bundle.given), axis_name)
+  return jax.tree.map(lambda x: _row(x, 0), sums)
 
 
 def _measure(bundle: _Bundle, axis_name: Any = None) -> _Sums:
-  """The sums, right for any w and g.
-
-  w and g are scaled by powers of two near their l1 norms, so that no product
-  leaves the range of the dtype, and ‖g⊥‖ is measured on the residual exactly as
-  it will be written: the difference of squares would cancel.
-  """
-
-  def totals(*args):
-    sums = bundle.totals(*args)
-    return sums if axis_name is None else lax.psum(sums, axis_name)
-
-  scale_w, scale_g = map(_power_of_two, totals(_l1_norms))
-  wg, ww = totals(_scaled_products, scale_w, scale_g)
-  c, removed = _solve(wg, ww, bundle.strength)
-  (rr,) = totals(_residual_square, bundle.strength * c, scale_w, scale_g)
-  return _Sums(scale_w, scale_g, c, ww, rr + removed, rr)
+  """The sums, right for any w and g."""
+  _, ww, gg = bundle.totals(_plain_products, axis_name=axis_name)
+  return _measure_anew(bundle, ww, gg, axis_name)
 
 
-def _measure_plainly(
-  bundle: _Bundle, tell_zeros: bool
-) -> tuple[_Sums, jax.Array]:
+def _measure_plainly(bundle: _Bundle) -> tuple[_Sums, jax.Array]:
   """The sums in one sweep, and whether those of each vector can be trusted.
 
   A sum of squares that is zero can only be trusted if nothing underflowed.
   """
-  info = jnp.finfo(bundle.dtype)
+  tell_zeros = bundle.groups[0].together
   products = _telling_products if tell_zeros else _plain_products
   wg, ww, gg = bundle.totals(products)
-  # What underflowed is lost in rounding, and nothing overflowed or is NaN.
-  low = bundle.column(
-    lambda group: group.size * float(info.tiny) / float(info.eps), ww
-  )
-  trusted = [(low <= x) & (x <= info.max) for x in (ww, gg)]
+  trusted = [_scale(bundle, x) == 1 for x in (ww, gg)]
   if tell_zeros:
     trusted = [ok | (x == 0) for ok, x in zip(trusted, (ww, gg), strict=True)]
   in_range = functools.reduce(jnp.logical_and, trusted)
-  wg, ww, gg = (_safe(x, in_range) for x in (wg, ww, gg))
-  c, removed = _solve(wg, ww, bundle.strength)
-  rr = gg - removed
-  sound = in_range & (2 * rr >= gg)  # the difference has not cancelled
+  square = _safe(gg, in_range)
+  c, removed = _solve(_safe(wg, in_range), _safe(ww, in_range), bundle.strength)
+  rr = square - removed
+  sound = in_range & (2 * rr >= square)  # the difference has not cancelled
   # Of sound, not of ww: jax 0.6 forgets over which mapped axes ones vary.
   one = jnp.where(sound, jnp.ones_like(ww), 1)
   return _Sums(one, one, c, ww, gg, rr), sound
+
+
+def _measure_anew(
+  bundle: _Bundle, ww: Any, gg: Any, axis_name: Any = None, unroll: bool = True
+) -> _Sums:
+  """The sums in two sweeps, given squared norms that may be out of range.
+
+  In the second one ‖g⊥‖ is measured on the residual exactly as it will be
+  written: the difference of squares would cancel.
+  """
+  strength, scales = bundle.strength, (_scale(bundle, ww), _scale(bundle, gg))
+
+  def sweep(c, _):
+    wr, ww, rr = bundle.totals(
+      _residual_products, strength * c, *scales, axis_name=axis_name
+    )
+    return _solve(wr, ww, strength)[0], (wr, ww, rr)
+
+  none = jnp.where(ww + gg == 0, 0, jnp.zeros_like(ww))
+  _, (wr, ww, rr) = lax.scan(sweep, none, None, length=2, unroll=unroll)
+  c, removed = _solve(wr[0], ww[0], strength)
+  return _Sums(*scales, c, ww[0], rr[1] + removed, rr[1])
+
+
+def _scale(bundle: _Bundle, square: jax.Array) -> jax.Array:
+  """A power of two that brings the entries of vectors into range.
+
+  It is 1 where they are: where what underflowed in the sum of squares is lost
+  in rounding, and nothing overflowed.
+  """
+  info = jnp.finfo(bundle.dtype)
+  low = bundle.column(
+    lambda group: group.length * float(info.tiny) / float(info.eps), square
+  )
+  # Subnormal numbers become as large, and the largest so small, that squares of
+  # them are normal.
+  far = 2.0 ** (3 * info.maxexp // 4)
+  scale = jnp.where(square <= info.max, jnp.ones_like(square), far)
+  return jnp.where(square < low, 1 / far, scale)
 
 
 def _apply(
@@ -305,14 +430,13 @@ def _apply(
     quantum_w, quantum_g = (
       column(lambda group, i=i: _quantum(group.arrays[i])) for i in (0, 1)
     )
-    vectors = max(math.prod(ww.shape[1:]), 1)  # of a group
-    size = column(lambda group: group.size / vectors)
+    length = column(lambda group: group.length)
     floor_w, floor_g = quantum_w / scale_w, quantum_g / scale_g
-    floor = size * (floor_g**2 + (c * floor_w) ** 2)
+    floor = length * (floor_g**2 + (c * floor_w) ** 2)
     closed = rr <= noise**2 * gg + floor
-    length = jnp.sqrt(_safe(rr, ~closed))
-    length += jnp.asarray(eps, bundle.dtype) / scale_g
-    gain = jnp.where(closed, 0, jnp.sqrt(_safe(gg, ~closed)) / length)
+    norm = jnp.sqrt(_safe(rr, ~closed))
+    norm += jnp.asarray(eps, bundle.dtype) / scale_g
+    gain = jnp.where(closed, 0, jnp.sqrt(_safe(gg, ~closed)) / norm)
   outs = bundle.each(_write, strength * c, scale_w, scale_g, gain, untouched)
 
   nonzero = (ww != 0) & (gg != 0)
@@ -330,53 +454,44 @@ def _apply(
 
 
 @_of_a_group
-def _plain_products(params, updates, *, axes):
-  group = _Group(params, updates, axes)
+def _plain_products(params, updates, *, axes, together):
+  group = _Group(params, updates, axes, together)
   ws, gs = group.ws, group.gs
   return tuple(
-    group.total(_products(*pair)) for pair in ((ws, gs), (ws, ws), (gs, gs))
+    group.sums(_products(*pair)) for pair in ((ws, gs), (ws, ws), (gs, gs))
   )
 
 
 @_of_a_group
-def _telling_products(params, updates, *, axes):
+def _telling_products(params, updates, *, axes, together):
   """The same, but sums of squares are zero for no other vector than zero."""
-  group = _Group(params, updates, axes)
+  group = _Group(params, updates, axes, together)
   tiny = jnp.finfo(group.dtype).tiny
   square = lambda x: jnp.where(x == 0, 0, jnp.maximum(x * x, tiny))
   return (
-    group.total(_products(group.ws, group.gs)),
-    *(group.total(list(map(square, xs))) for xs in (group.ws, group.gs)),
+    group.sums(_products(group.ws, group.gs)),
+    *(group.sums(list(map(square, xs))) for xs in (group.ws, group.gs)),
   )
 
 
 @_of_a_group
-def _l1_norms(params, updates, *, axes):
-  group = _Group(params, updates, axes)
-  return tuple(
-    group.total(list(map(jnp.abs, xs))) for xs in (group.ws, group.gs)
-  )
-
-
-@_of_a_group
-def _scaled_products(params, updates, scale_w, scale_g, *, axes):
-  group = _Group(params, updates, axes)
+def _residual_products(
+  params, updates, factor, scale_w, scale_g, *, axes, together
+):
+  """The same, of w' and the residual of g', in scaled units."""
+  group = _Group(params, updates, axes, together)
   ws = group.scaled(group.ws, 1 / scale_w)
-  gs = group.scaled(group.gs, 1 / scale_g)
-  return group.total(_products(ws, gs)), group.total(_products(ws, ws))
-
-
-@_of_a_group
-def _residual_square(params, updates, factor, scale_w, scale_g, *, axes):
-  group = _Group(params, updates, axes)
   rest = group.residuals(factor, scale_w, scale_g)
   rest = group.scaled(rest, 1 / scale_g)
-  return (group.total(_products(rest, rest)),)
+  pairs = ((ws, rest), (ws, ws), (rest, rest))
+  return tuple(group.sums(_products(*pair)) for pair in pairs)
 
 
 @_of_a_group
-def _write(params, updates, factor, scale_w, scale_g, gain, untouched, *, axes):
-  group = _Group(params, updates, axes)
+def _write(
+  params, updates, factor, scale_w, scale_g, gain, untouched, *, axes, together
+):
+  group = _Group(params, updates, axes, together)
   outs = group.scaled(group.residuals(factor, scale_w, scale_g), gain)
   outs = iter(
     [
@@ -387,6 +502,35 @@ def _write(params, updates, factor, scale_w, scale_g, gain, untouched, *, axes):
   return [
     _join([next(outs) for _ in _split(g)]).astype(g.dtype) for g in updates
   ]
+
+
+def _inner_and_outer(
+  x: jax.Array, axes: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+  """The axes of long enough rows, and the other axes."""
+  size, first = 1, len(axes)
+  while first and size < ROW:
+    first -= 1
+    size *= x.shape[axes[first]]
+  return axes[first:], axes[:first]
+
+
+def _stack_padded(xs: Arrays) -> jax.Array:
+  """Stacks arrays whose last axes may differ, with zeros behind them.
+
+  Those of a shape that follow each other are stacked first, a few at a time: a
+  GPU's programs have at most so many arguments.
+  """
+  width = max(x.shape[-1] for x in xs)
+  parts = []
+  for shape, group in itertools.groupby(xs, jnp.shape):
+    padding = [(0, 0)] * len(shape) + [(0, width - shape[-1])]
+    same = list(group)
+    parts += [
+      jnp.pad(jnp.stack(same[i : i + FEW]), padding)
+      for i in range(0, len(same), FEW)
+    ]
+  return jnp.concatenate(parts)
 
 
 def _row(stack: jax.Array, i: int) -> jax.Array:
@@ -431,16 +575,6 @@ def _quantum(arrays) -> float:
   """How much storing changes an entry too small to be a normal number."""
   infos = [jnp.finfo(x.dtype) for x in arrays]
   return max(float(info.smallest_subnormal) for info in infos) / 2
-
-
-def _power_of_two(norm: jax.Array) -> jax.Array:
-  """A power of two near the norm, whose reciprocal is a normal number too.
-
-  The projection does not depend on it, so no gradient flows through it.
-  """
-  info = jnp.finfo(norm.dtype)
-  norm = jnp.clip(lax.stop_gradient(norm), info.tiny, 0.25 / info.tiny)
-  return lax.reduce_precision(norm, exponent_bits=info.nexp, mantissa_bits=0)
 
 
 def _safe(x: jax.Array, ok: jax.Array) -> jax.Array:

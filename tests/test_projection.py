@@ -269,26 +269,75 @@ EDGES = {
 }
 
 
-@pytest.mark.parametrize("last", EDGES)
-@pytest.mark.parametrize("size", [7, 1000])
-def test_groups_measured_together(monkeypatch, last, size):
-  """As on a GPU: one branch for all groups, but for small ones."""
-  platform_dependent = lambda cpu, default: default()
-  monkeypatch.setattr(_projection.lax, "platform_dependent", platform_dependent)
-  normal = np.random.default_rng(0).normal
-  pairs = [normal(size=(2, n)).astype("float32") for n in (*[size] * 3, 7)]
-  pairs[3] = EDGES[last](*pairs[3])
-  ws, gs = zip(*pairs, strict=True)
-  found = _projection.project.__wrapped__(
-    [[jnp.asarray(w)] for w in ws],
-    [[jnp.asarray(g)] for g in gs],
-    (((0,),),) * 4,
-  )
-  for w, g, projection in zip(ws, gs, found, strict=True):
+def check_all(pairs):
+  """Projects pairs of arrays, all axes of each a vector's, as one tree."""
+  ws, gs = ([[jnp.asarray(x)] for x in xs] for xs in zip(*pairs, strict=True))
+  axes = tuple((tuple(range(w.ndim)),) for w, _ in pairs)
+  found = _projection.project.__wrapped__(ws, gs, axes)
+  for (w, g), projection in zip(pairs, found, strict=True):
     want = expected(w, g)
     got = real64(projection.updates[0])
     amplified = min(amplification(w, g), 1e4)
     assert norm(got - want) <= 1e-5 * amplified * norm(want)
+
+
+def random_pair(shape, seed=0):
+  return np.random.default_rng(seed).normal(size=(2, *shape)).astype("float32")
+
+
+@pytest.mark.parametrize("last", EDGES)
+@pytest.mark.parametrize("shape", [(7,), (9, 100), (1000,), (3, 2, 80)])
+def test_groups_measured_together(monkeypatch, last, shape):
+  """As on a GPU: one branch for all groups, and few sums for those alike."""
+  platform_dependent = lambda cpu, default: default()
+  monkeypatch.setattr(_projection.lax, "platform_dependent", platform_dependent)
+  pairs = [random_pair(shape, seed) for seed in range(4)]
+  check_all([*pairs[:3], EDGES[last](*pairs[3])])
+
+
+def test_short_vectors_measured_as_one():
+  shapes = [(3,)] * 40 + [(7,), (5, 6)] + [(2, 3)] * 6
+  pairs = [random_pair(shape, seed) for seed, shape in enumerate(shapes)]
+  pairs[-6:] = [
+    edge(*pair) for edge, pair in zip(EDGES.values(), pairs[-6:], strict=True)
+  ]
+  pairs.append(random_pair((256, 256)))
+  groups = [
+    _projection._Group([w], [g], (tuple(range(w.ndim)),)) for w, g in pairs
+  ]
+  small, large = _projection._by_size(groups)
+  assert sorted(small) == list(range(48)) and large == [48]
+  check_all(pairs)
+
+
+def test_short_vectors_in_any_arrays_measured_as_one():
+  """Wherever the batch axis is, of several arrays, and in several dtypes."""
+  (wa, ga), (wb, gb), (wc, gc) = (
+    random_pair((5, 3, 4), 0),
+    random_pair((2, 3), 1),
+    random_pair((256, 256), 2),
+  )
+  half = jnp.asarray(gb).astype("bfloat16")
+  found = _projection.project.__wrapped__(
+    [[wa, wb], [wb], [wb], [wc]],
+    [[ga, gb], [gb], [half], [gc]],
+    (((0, 2), (0,)), ((0,),), ((0, 1),), ((0, 1),)),
+  )
+  for i in range(3):
+    w = np.concatenate([wa[:, i].ravel(), wb[:, i]])
+    g = np.concatenate([ga[:, i].ravel(), gb[:, i]])
+    a, b = (np.asarray(x)[:, i].ravel() for x in found[0].updates)
+    np.testing.assert_allclose(
+      np.concatenate([a, b]), expected(w, g), rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(
+      found[1].updates[0][:, i], expected(wb[:, i], gb[:, i]), rtol=1e-4
+    )
+  assert found[0].cosine.shape == found[1].cosine.shape == (3,)
+  assert found[2].updates[0].dtype == "bfloat16"
+  np.testing.assert_allclose(
+    real64(found[2].updates[0]), expected(wb, half), rtol=0.02, atol=0.01
+  )
 
 
 def test_a_vector_does_not_depend_on_others():

@@ -307,6 +307,25 @@ def test_full_disk(tmp_path, monkeypatch):
   assert len(list(rows.read(path))) == 2
 
 
+@pytest.mark.parametrize("when", ["save", "close"])
+def test_checkpoint_that_can_not_be_written(tmp_path, monkeypatch, when):
+  """Whether it fails at once, or while training goes on."""
+  import orbax.checkpoint as ocp
+
+  whole = getattr(ocp.CheckpointManager, when)
+
+  def full(*args, **options):
+    whole(*args, **options)
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  monkeypatch.setattr(ocp.CheckpointManager, when, full)
+  study = tiny.STUDY.override(["epochs=2", "seeds=1"])
+  study = dataclasses.replace(study, corruptions=(), diagnostics=False)
+  with pytest.raises(data.DataError, match="No space left.*same command again"):
+    runner.run_study(study, tmp_path, say=lambda text: None)
+  assert len(list(rows.read(tmp_path / "rows.jsonl"))) == 4
+
+
 def test_folder_that_can_not_be_written(tmp_path, monkeypatch, capsys):
   (tmp_path / "file").write_text("in the way")
   argv = ["x", "run", "quick", "--output", str(tmp_path / "file" / "runs")]
