@@ -70,9 +70,9 @@ def project(
     \hat g = g_\perp \, \|g\| / (\|g_\perp\| + \varepsilon).
 
   One sweep over w and g measures the sums, and another, which the compiler
-  fuses into whatever follows, writes the result. Three more come between where
+  fuses into whatever follows, writes the result. Two more come between where
   any of the long vectors is of an extreme scale or nearly parallel to its
-  parameters. None of their arrays is reshaped or copied.
+  parameters. Only the arrays of short ones are reshaped and copied.
 
   Args:
     params: for each group, the arrays of w.
