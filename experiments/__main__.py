@@ -177,7 +177,7 @@ def _add_studies(topics) -> None:
       "--group-size",
       type=positive,
       metavar="N",
-      help="runs that train together (as many as fit)",
+      help="runs that train together (10 a device, or as many as fit)",
     )
     parser.add_argument(
       "--checkpoint-every",

@@ -38,7 +38,8 @@ class Options:
   Attributes:
     method: of :data:`train.METHODS`, or "auto".
     batch_devices: how many devices share each batch.
-    group_size: runs that train together; None for as many as fit.
+    group_size: runs that train together; None for what
+      :func:`memory.runs_that_fit` says.
     checkpoint_every: epochs between checkpoints.
     save_logits: whether to keep the logits of every set, as .npy files.
     corrupted: where the published CIFAR-10-C is, to use it.

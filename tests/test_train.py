@@ -268,7 +268,7 @@ def test_sets_of_images():
     evaluate.images_of("fog/7", SAMPLE)
 
 
-def test_memory():
+def test_memory(monkeypatch):
   """It grows with the network, the batch and what is kept of it."""
   size = memory.bytes_per_run
   config = Config()
@@ -280,8 +280,13 @@ def test_memory():
   wide = dataclasses.replace(config, model="wrn28_10")
   assert size(wide, "unrolled") > 3 * size(config, "unrolled")
   mesh = train.make_mesh(2)
-  fit = memory.runs_that_fit(tiny.CONFIG, "patches", mesh)
-  assert fit % 4 == 0 and fit > 100
+  fit = memory.runs_that_fit
+  assert fit(tiny.CONFIG, "patches", mesh) == 4 * 10
+  room = (1 << 30) + 3.5 * size(config, "mixed")
+  monkeypatch.setattr(memory, "device_memory", lambda: room)
+  assert fit(config, "mixed", mesh) == 4 * 3
+  monkeypatch.setattr(memory, "device_memory", lambda: 1 << 30)
+  assert fit(config, "mixed", mesh) == 4
 
 
 def test_what_can_not_be():
