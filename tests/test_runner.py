@@ -319,11 +319,11 @@ def test_checkpoint_that_can_not_be_written(tmp_path, monkeypatch, when):
     raise OSError(errno.ENOSPC, "No space left on device")
 
   monkeypatch.setattr(ocp.CheckpointManager, when, full)
-  study = tiny.STUDY.override(["epochs=2", "seeds=1"])
-  study = dataclasses.replace(study, corruptions=(), diagnostics=False)
+  group = object.__new__(runner.Group)
+  group.checkpoints = tmp_path
   with pytest.raises(data.DataError, match="No space left.*same command again"):
-    runner.run_study(study, tmp_path, say=lambda text: None)
-  assert len(list(rows.read(tmp_path / "rows.jsonl"))) == 4
+    with group._manager() as manager:
+      group._save(manager, 1, {"params": jax.numpy.ones(2)})
 
 
 def test_folder_that_can_not_be_written(tmp_path, monkeypatch, capsys):
