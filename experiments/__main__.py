@@ -125,10 +125,10 @@ def _prepare_devices(args: argparse.Namespace) -> None:
   if args.distributed:
     jax.distributed.initialize()
   # What was compiled once is found again by another study, or when one goes on.
-  if jax.default_backend() != "cpu":
-    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    folder = folder or str(data.cache_folder() / "programs")
-    jax.config.update("jax_compilation_cache_dir", folder)
+  given = "JAX_COMPILATION_CACHE_DIR" in os.environ  # which jax reads itself
+  if not given and jax.default_backend() != "cpu":
+    programs = str(data.cache_folder() / "programs")
+    jax.config.update("jax_compilation_cache_dir", programs)
 
 
 def _study(args: argparse.Namespace):

@@ -350,7 +350,7 @@ def _measure_packed(bundle: _Bundle, axis_name: Any) -> _Sums:
   return jax.tree.map(lambda x: _row(x, 0), sums)
 
 
-def _measure(bundle: _Bundle, axis_name: Any = None) -> _Sums:
+def _measure(bundle: _Bundle, axis_name: Any) -> _Sums:
   """The sums, right for any w and g."""
   _, ww, gg = bundle.totals(_plain_products, axis_name=axis_name)
   return _measure_anew(bundle, ww, gg, axis_name)
