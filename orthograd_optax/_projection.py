@@ -22,8 +22,9 @@ SHORT, SMALL = 1 << 14, 1 / 16
 FEW = 32
 
 # Where sums are taken together, at least so many entries of an array are summed
-# up before they are stacked with those of others.
-ROW = 64
+# up before they are stacked with those of others; but arrays of one shape, and
+# of up to so many entries, are stacked before, in the program that sums them.
+ROW, LONG = 64, 1 << 20
 
 
 class Projection(NamedTuple):
@@ -179,6 +180,11 @@ class _Group:
     return total, *(frozenset(x.dtype for x in xs) for xs in self.arrays)
 
   @property
+  def form(self) -> Any:
+    """Groups of a form can be stacked."""
+    return *map(jax.typeof, itertools.chain(*self.arrays)), self.array_axes
+
+  @property
   def can_be_packed(self) -> bool:
     """Whether it is short, and nothing is lost in a copy."""
     return self.length <= SHORT and all(
@@ -213,6 +219,32 @@ class _Group:
     return [g - x for g, x in zip(self.gs, parallel, strict=True)]
 
 
+def _made_of(
+  groups: list[_Group], function: Callable[..., Any], rows: list[list[Any]]
+) -> list[Any]:
+  """What the function makes of groups of one form; of several, as one."""
+  group, *others = groups
+  if not others:
+    its = [row for (row,) in rows]
+    options = {"axes": group.array_axes, "together": group.together}
+    return [function(*group.arrays, *its, **options)]
+  params, updates = (
+    [jnp.stack(xs) for xs in zip(*each, strict=True)]
+    for each in zip(*(group.arrays for group in groups), strict=True)
+  )
+  made = function(
+    params,
+    updates,
+    *map(jnp.stack, rows),
+    axes=tuple(tuple(1 + axis for axis in axes) for axes in group.array_axes),
+    together=group.together,
+  )
+  leaves, tree = jax.tree.flatten(made)
+  return [
+    tree.unflatten([_row(x, i) for x in leaves]) for i in range(len(groups))
+  ]
+
+
 class _Bundle:
   """Groups of a kind. What is said of each is one array, a row for each."""
 
@@ -237,15 +269,18 @@ class _Bundle:
     """Of each group, what the function makes of it and its rows."""
     if stacks and len(self.groups) > 1:  # not to be computed anew for each
       stacks = lax.optimization_barrier(stacks)
-    return [
-      function(
-        *group.arrays,
-        *(_row(stack, i) for stack in stacks),
-        axes=group.array_axes,
-        together=group.together,
-      )
-      for i, group in enumerate(self.groups)
-    ]
+    same: dict[Any, list[int]] = {}
+    for i, group in enumerate(self.groups):
+      alone = not group.together or group.size > LONG
+      same.setdefault(i if alone else group.form, []).append(i)
+    found: dict[int, Any] = {}
+    for indices in same.values():
+      for first in range(0, len(indices), FEW):
+        some = indices[first : first + FEW]
+        rows = [[_row(stack, i) for i in some] for stack in stacks]
+        made = _made_of([self.groups[i] for i in some], function, rows)
+        found |= zip(some, made, strict=True)
+    return [found[i] for i in range(len(self.groups))]
 
   def totals(
     self,
@@ -320,13 +355,16 @@ def _measure_as_needed(bundles: list[_Bundle]) -> list[_Sums]:
     return []
   plain, sound = zip(*map(_measure_plainly, bundles), strict=True)
 
+  # A CUDA graph can hold a branch, but no loop; a CPU compiles loops sooner.
+  unroll = bundles[0].groups[0].together
+
   def mend():
     # Vector by vector: a result does not depend on the other vectors'.
     return [
       jax.tree.map(
         functools.partial(jnp.where, ok),
         sums,
-        _measure_anew(bundle, sums.ww, sums.gg, unroll=False),
+        _measure_anew(bundle, sums.ww, sums.gg, unroll=unroll),
       )
       for bundle, sums, ok in zip(bundles, plain, sound, strict=True)
     ]
@@ -394,6 +432,8 @@ def _measure_anew(
     return _solve(wr, ww, strength)[0], (wr, ww, rr)
 
   none = jnp.where(ww + gg == 0, 0, jnp.zeros_like(ww))
+  # Opaque, for the two sweeps to be the same programs.
+  none = lax.optimization_barrier(none)
   _, (wr, ww, rr) = lax.scan(sweep, none, None, length=2, unroll=unroll)
   c, removed = _solve(wr[0], ww[0], strength)
   return _Sums(*scales, c, ww[0], rr[1] + removed, rr[1])
