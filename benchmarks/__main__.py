@@ -1,146 +1,215 @@
-"""What ⊥Grad adds to an optimizer step: `make bench`, `python -m benchmarks`.
+"""What ⊥Grad costs: `make bench`, `python -m benchmarks gpu`.
 
-Times one jitted, donated step of SGD with momentum and weight decay, given the
-gradients: alone, with this package's ⊥Grad before it, and with the textbook
-form of it. They take turns in one run, after warm-up; what counts are the
-ratios to plain SGD. The floor is what the bytes say: SGD reads three arrays and
-writes two, and ⊥Grad must read two of them once more, before it can write.
+Times updates of SGD with momentum and weight decay, the parameters' included:
+alone, after this package's ⊥Grad, after the textbook form of it, and as its
+peers make them in PyTorch, where they can be imported (benchmarks/peers.py).
+All take turns in one run, after warm-up; what counts are the ratios. The floor
+is what the bytes say at the bandwidth of a copy, measured in the same run: SGD
+reads w, g and momentum and writes two of them, and ⊥Grad must read w and g once
+more before it can write.
+
+`cpu` takes minutes; `gpu` adds bfloat16, whole training steps, and models of
+1 M to 1 B parameters and of 10 to 1000 arrays. With `--name`, rows, table and
+pictures go to benchmarks/results, with the hardware and versions.
 """
 
 import argparse
-import itertools
+from collections.abc import Callable, Iterator
+import functools
+import json
+import math
+import pathlib
 import platform
-import time
+from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import optax
 
-from orthograd_optax import orthograd
+from benchmarks import peers, training, update
+from experiments import data
 
-FLOOR = 7 / 5  # arrays of the size of the model read or written
-
-
-def textbook(eps: float = 1e-30) -> optax.GradientTransformation:
-  """Definition 3.1 as one would write it down, without any care."""
-
-  def project(g, w):
-    perpendicular = g - jnp.vdot(w, g) / jnp.vdot(w, w) * w
-    length = jnp.linalg.norm(perpendicular)
-    return perpendicular * (jnp.linalg.norm(g) / (length + eps))
-
-  return optax.stateless(
-    lambda updates, params: jax.tree.map(project, updates, params)
-  )
+RESULTS = pathlib.Path(__file__).parent / "results"
+HEADER = (
+  "| model | leaves | M | dtype | step | ms | × floor | × SGD (quartiles) |"
+  " compile, s | temporary, MB |"
+)
 
 
-def resnet18() -> list[tuple[int, ...]]:
-  """The shapes of the 62 parameters of ResNet-18 for CIFAR-10."""
-  shapes = [(3, 3, 3, 64), *[(3, 3, 64, 64)] * 4, *[(64,)] * 10]
-  for n in (128, 256, 512):
-    shapes += [(3, 3, n // 2, n), *[(3, 3, n, n)] * 3, (1, 1, n // 2, n)]
-    shapes += [(n,)] * 10
-  return [*shapes, (512, 10), (10,)]
+Row = dict[str, Any]
 
 
-def transformer(depth: int = 12, width: int = 512) -> list[tuple[int, ...]]:
-  """The shapes of a decoder without its embedding."""
-  block = [(width, 3 * width), (width, width), (width, 4 * width)]
-  block += [(4 * width, width), *[(width,)] * 4, (3 * width,), (4 * width,)]
-  return block * depth
+def updates(
+  model: str, shapes: update.Shapes, dtype: str, beside: bool = False
+):
+  """Rows of updates alone, if so beside the peers'."""
+
+  def measure(steps: int, repeats: int, speed: float) -> Iterator[Row]:
+    params, grads = (update.arrays(shapes, dtype, seed) for seed in (0, 1))
+    parallel = jax.tree.map(lambda w, g: w + g / 8, params, grads)
+    contenders = update.in_jax(params, grads, steps, parallel=parallel)
+    if beside:
+      contenders |= peers.in_torch(params, grads, steps)
+    size = sum(map(math.prod, shapes)) / 1e6
+    for row in update.rows(contenders, steps, repeats):
+      sweeps = 1 if row["step"] == update.SGD else 2
+      least = update.least_bytes(params, grads, sweeps)
+      about = {"model": model, "leaves": len(shapes), "millions": size}
+      yield about | {"dtype": dtype} | row | {"floor": 1e3 * least / speed}
+
+  return measure
 
 
-MODELS = {
-  "one matrix of 16 M": [(4096, 4096)],
-  "ResNet-18": resnet18(),
-  "transformer, 12 layers": transformer(),
-}
-PARALLEL = "⊥Grad, g nearly ∥ w"  # where one sweep won't do
-TRANSFORMS = {
-  "SGD": optax.identity(),
-  "⊥Grad": orthograd(),
-  PARALLEL: orthograd(),
-  "textbook ⊥Grad": textbook(),
-}
+def steps_of(model: str, problem: Callable[[], training.Problem]):
+  """Rows of whole training steps."""
+
+  def measure(steps: int, repeats: int, speed: float) -> Iterator[Row]:
+    params, inputs, gradients = problem()
+    leaves = jax.tree.leaves(params)
+    about = {
+      "model": model,
+      "leaves": len(leaves),
+      "millions": sum(x.size for x in leaves) / 1e6,
+      "dtype": "float32",
+      "floor": None,
+    }
+    contenders = update.in_jax(params, inputs, steps, gradients)
+    for row in update.rows(contenders, steps, repeats):
+      yield about | row
+
+  return measure
 
 
-def compile_step(transform, params, grads):
-  """A compiled step, what it takes to compile it, and its temporaries."""
-  # The gradients stay the same; larger steps would make w parallel to them.
-  optimizer = optax.chain(
-    transform, optax.add_decayed_weights(5e-4), optax.sgd(1e-6, momentum=0.9)
-  )
-
-  def step(params, state, grads):
-    updates, state = optimizer.update(grads, state, params)
-    return optax.apply_updates(params, updates), state
-
-  params = jax.tree.map(jnp.copy, params)
-  state = optimizer.init(params)
-  jitted = jax.jit(step, donate_argnums=(0, 1))
-  start = time.perf_counter()
-  compiled = jitted.lower(params, state, grads).compile()
-  seconds = time.perf_counter() - start
-  memory = compiled.memory_analysis()
-  temporary = memory.temp_size_in_bytes if memory else np.nan
-  return compiled, params, state, seconds, temporary
-
-
-def measure(shapes, dtype, repeats):
-  """For each transform: its times, compile time and temporaries."""
-  keys = jax.random.split(jax.random.key(0), 2 * len(shapes))
-  make = lambda keys: [
-    jax.random.normal(k, s, dtype) for k, s in zip(keys, shapes, strict=True)
-  ]
-  params, grads = make(keys[: len(shapes)]), make(keys[len(shapes) :])
-  steps = {
-    name: compile_step(transform, params, grads)
-    for name, transform in TRANSFORMS.items()
+def cases(suite: str):
+  """What to measure."""
+  resnet = update.network("resnet18")
+  if suite == "cpu":
+    yield updates("one matrix", [(4096, 4096)], "float32")
+    yield updates("ResNet-18", resnet, "float32", beside=True)
+    yield updates("transformer", update.decoder(12, 512), "float32")
+    return
+  models = {
+    "ResNet-18": resnet,
+    "WRN-28-10": update.network("wrn28_10"),
+    "GPT": update.decoder(24, 1024, 50257),
   }
-  carries = {name: step[1:3] for name, step in steps.items()}
-  parallel = jax.tree.map(lambda w, g: w + g / 8, params, grads)
-  times = {name: [] for name in steps}
-  for i, name in itertools.product(range(3 + repeats), steps):
-    gs = parallel if name == PARALLEL else grads
-    start = time.perf_counter()
-    carries[name] = jax.block_until_ready(steps[name][0](*carries[name], gs))
-    if i >= 3:  # warm-up
-      times[name].append(time.perf_counter() - start)
-  return {name: (times[name], *steps[name][3:]) for name in steps}
+  for dtype in ("float32", "bfloat16"):
+    for model, shapes in models.items():
+      yield updates(model, shapes, dtype, beside=dtype == "float32")
+  network = functools.partial(functools.partial, training.network)
+  yield steps_of("ResNet-18, training", network("resnet18"))
+  yield steps_of("WRN-28-10, training", network("wrn28_10"))
+  yield steps_of("GPT, training", training.decoder)
+  for millions in (1, 4, 16, 64, 256, 1000):
+    yield updates("by size", update.matrices(millions, 40), "float32")
+  for leaves in (10, 30, 100, 300, 1000):
+    yield updates("by leaves", update.matrices(36, leaves), "float32")
+
+
+def about() -> dict[str, Any]:
+  device = jax.devices()[0]
+  return {
+    "device": device.device_kind,
+    "machine": platform.machine(),
+    "python": platform.python_version(),
+    "jax": jax.__version__,
+    "optax": optax.__version__,
+    **peers.versions(),
+  }
+
+
+def line(row: dict[str, Any]) -> str:
+  low, middle, high = row["over_sgd"]
+  floors = "" if row["floor"] is None else f"{row['ms'] / row['floor']:.2f}"
+  compiling, temporary = (
+    "" if x is None else f"{x / unit:.1f}"
+    for x, unit in ((row["compile"], 1), (row["temporary"], 1e6))
+  )
+  return (
+    f"| {row['model']} | {row['leaves']} | {row['millions']:.1f} |"
+    f" {row['dtype']} | {row['step']} | {row['ms']:.3f} |"
+    f" {floors} | {middle:.3f} ({low:.3f}–{high:.3f}) | {compiling} |"
+    f" {temporary} |"
+  )
+
+
+def save(name: str, found: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+  RESULTS.mkdir(exist_ok=True)
+  facts = ", ".join(f"{k} {v}" for k, v in found.items())
+  lines = [f"# {facts}", "", HEADER, "|---" * 10 + "|", *map(line, rows)]
+  texts = {
+    "json": json.dumps({"about": found, "rows": rows}, indent=1),
+    "md": "\n".join(lines) + "\n",
+  }
+  for suffix, text in texts.items():
+    with data.replacing(RESULTS / f"{name}.{suffix}") as temporary:
+      temporary.write_text(text, "utf-8")
+
+
+def draw(name: str, rows: list[dict[str, Any]]) -> None:
+  """The cost over the size and over the number of arrays, if measured."""
+  from matplotlib import pyplot as plt
+
+  panels = {"by size": "millions", "by leaves": "leaves"}
+  if not all(any(r["model"] == model for r in rows) for model in panels):
+    return
+  figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+  for axis, (model, x) in zip(axes, panels.items(), strict=True):
+    some = [row for row in rows if row["model"] == model]
+    for step in dict.fromkeys(row["step"] for row in some):
+      its = [row for row in some if row["step"] == step]
+      axis.loglog([r[x] for r in its], [r["ms"] for r in its], "o-", label=step)
+    floor = [row for row in some if row["step"] == update.OURS]
+    axis.loglog(
+      [r[x] for r in floor], [r["floor"] for r in floor], "k:", label="floor"
+    )
+    axis.set_xlabel(
+      {"millions": "parameters, M", "leaves": "arrays, 36 M parameters"}[x]
+    )
+    axis.set_ylabel("an update, ms")
+    axis.grid(alpha=0.3)
+  axes[0].legend(frameon=False)
+  with data.replacing(RESULTS / f"{name}.png") as temporary:
+    figure.savefig(temporary, format="png", dpi=150)
+  plt.close(figure)
 
 
 def main():
   parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    prog="python -m benchmarks",
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument("suite", nargs="?", default="cpu", choices=["cpu", "gpu"])
+  parser.add_argument(
+    "--steps", type=int, help="updates in one program (cpu 1, gpu 50)"
   )
   parser.add_argument(
-    "--repeats", type=int, default=50, help="timed steps of each (50)"
+    "--repeats", type=int, help="of it, timed (cpu 50, gpu 9)"
   )
-  parser.add_argument(
-    "--dtype", default="float32", choices=["float32", "bfloat16"]
-  )
+  parser.add_argument("--name", help="of the files in benchmarks/results")
   args = parser.parse_args()
-  print(
-    f"{jax.devices()[0].device_kind}, {platform.machine()}, jax"
-    f" {jax.__version__}, optax {optax.__version__}, {args.dtype}, median of"
-    f" {args.repeats} steps; floor of ⊥Grad: {FLOOR:.2f} × SGD\n"
-  )
-  print(
-    "| model | step | ms | × SGD (quartiles) | compile, s | temporary, MB |"
-  )
-  print("|---|---|---|---|---|---|")
-  for model, shapes in MODELS.items():
-    found = measure(shapes, args.dtype, args.repeats)
-    base = np.array(found["SGD"][0])
-    for name, (times, seconds, temporary) in found.items():
-      # Ratios of neighbours in time, so that a busy machine weighs on both.
-      low, middle, high = np.quantile(np.array(times) / base, [0.25, 0.5, 0.75])
-      print(
-        f"| {model} | {name} | {1e3 * np.median(times):.2f} | {middle:.2f}"
-        f" ({low:.2f}–{high:.2f}) | {seconds:.1f} | {temporary / 1e6:.1f} |",
-        flush=True,
-      )
+  on_gpu = args.suite == "gpu"
+  device = jax.devices()[0]
+  if on_gpu and device.platform != "gpu":
+    parser.error(
+      f"jax uses {device.device_kind}: `gpu` needs a GPU, and its jaxlib "
+      '(`pip install "jax[cuda12]"`); `cpu` measures this machine.'
+    )
+  steps = args.steps or (50 if on_gpu else 1)
+  repeats = args.repeats or (9 if on_gpu else 50)
+  speed = update.bandwidth(2048 if on_gpu else 64)
+  found = about() | {"bandwidth": f"{speed / 1e12:.3f} TB/s"}
+  print(", ".join(f"{k} {v}" for k, v in found.items()), "\n", flush=True)
+  print(HEADER, "|---" * 10 + "|", sep="\n")
+  rows: list[dict[str, Any]] = []
+  for measure in cases(args.suite):
+    for row in measure(steps, repeats, speed):
+      rows.append(row)
+      print(line(row), flush=True)
+    if args.name:  # now: what comes later may be cut off
+      save(args.name, found, rows)
+  if args.name:
+    draw(args.name, rows)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,72 @@
+"""That the benchmarks measure what they say, with sizes of no interest."""
+
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import peers, training, update
+
+SHAPES = [(8, 8), (8,)]
+
+
+@pytest.fixture(scope="module")
+def rows():
+  return [
+    *command.updates("by size", SHAPES, "float32")(2, 3, 1e9),
+    *command.updates("by leaves", SHAPES * 2, "float32")(2, 3, 1e9),
+  ]
+
+
+def test_floor_is_what_the_bytes_say(rows):
+  entries = 72
+  floors = {r["step"]: r["floor"] for r in rows if r["model"] == "by size"}
+  assert floors[update.SGD] == pytest.approx(1e3 * 20 * entries / 1e9)
+  assert floors[update.OURS] == pytest.approx(1e3 * 28 * entries / 1e9)
+
+
+def test_results_are_kept(rows, tmp_path, monkeypatch):
+  pytest.importorskip("matplotlib")
+  monkeypatch.setattr(command, "RESULTS", tmp_path)
+  command.save("here", command.about(), rows)
+  command.draw("here", rows)
+  assert json.loads((tmp_path / "here.json").read_text("utf-8"))["rows"] == rows
+  table = (tmp_path / "here.md").read_text("utf-8").splitlines()
+  assert len({line.count("|") for line in table[2:]}) == 1
+  assert (tmp_path / "here.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_gpu_must_be_there(monkeypatch, capsys):
+  monkeypatch.setattr(sys, "argv", ["benchmarks", "gpu"])
+  with pytest.raises(SystemExit):
+    command.main()
+  assert "needs a GPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", [1, 36])
+def test_matrices_have_as_many_entries(size):
+  shapes = update.matrices(size, 40)
+  assert len(shapes) == 40
+  entries = sum(np.prod(s) for s in shapes)
+  assert entries == pytest.approx(1e6 * size, rel=0.02)
+
+
+def test_decoders_are_the_same():
+  """The one whose updates are timed, and the one that is trained."""
+  params, tokens, _ = jax.eval_shape(lambda: (*training.decoder()[:2], 0))
+  shapes = sorted(x.shape for x in jax.tree.leaves(params))
+  assert shapes == sorted(update.decoder(24, 1024, 50257))
+  assert tokens.shape == (8, 1025)
+
+
+def test_peers_must_do_the_same():
+  wanted = update.arrays(SHAPES, "float32", 0)
+  torch = pytest.importorskip("torch")
+  found = [torch.from_numpy(np.array(x)) for x in wanted]
+  peers.check("a peer", found, wanted)
+  found[0][0] += 1
+  with pytest.raises(AssertionError, match="a peer is off by"):
+    peers.check("a peer", found, wanted)
