@@ -182,9 +182,8 @@ def _add_studies(topics) -> None:
     parser.add_argument(
       "--checkpoint-every",
       type=positive,
-      default=10,
       metavar="N",
-      help="epochs between checkpoints (10)",
+      help="epochs between checkpoints (10, or 5 %% of all)",
     )
     parser.add_argument(
       "--logits", action="store_true", help="keep the logits, as .npy files"

@@ -40,7 +40,8 @@ class Options:
     batch_devices: how many devices share each batch.
     group_size: runs that train together; None for what
       :func:`memory.runs_that_fit` says.
-    checkpoint_every: epochs between checkpoints.
+    checkpoint_every: epochs between checkpoints; None for 10, or a twentieth of
+      all if that is more.
     save_logits: whether to keep the logits of every set, as .npy files.
     corrupted: where the published CIFAR-10-C is, to use it.
   """
@@ -48,7 +49,7 @@ class Options:
   method: str = "auto"
   batch_devices: int = 1
   group_size: int | None = None
-  checkpoint_every: int = 10
+  checkpoint_every: int | None = None
   save_logits: bool = False
   corrupted: str | None = None
 
@@ -265,6 +266,7 @@ class Group:
       if done:
         say(f"{label}: goes on after epoch {done}")
         self._evaluate_missing(label, done, state, say)
+      every = self.options.checkpoint_every or max(10, config.epochs // 20)
       eta = Eta(config.epochs - done)
       for epoch in range(done + 1, config.epochs + 1):
         state, found = engine.epoch(state, runs, epoch - 1, images, labels)
@@ -277,8 +279,8 @@ class Group:
           self._append("train", epoch, self._training(found))
           self._evaluate("clean", epoch, state)
         corrupted = len(self.study.datasets(epoch)) > 2
-        due = epoch % self.options.checkpoint_every == 0
-        if corrupted or due or epoch == config.epochs:
+        due = epoch % every == 0 or epoch == config.epochs
+        if corrupted or due:
           self._save(manager, epoch, state)
         if corrupted:
           self._evaluate_missing(label, epoch, state, say)
