@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import lax
 import jax.numpy as jnp
+from jax.sharding import AxisType
 
 # Vectors of up to so many entries are copied into one array, as long as it has
 # no more than this share of all entries: a sum of few takes as long to begin.
@@ -181,8 +182,16 @@ class _Group:
 
   @property
   def form(self) -> Any:
-    """Groups of a form can be stacked."""
-    return *map(jax.typeof, itertools.chain(*self.arrays)), self.array_axes
+    """Groups of a form can be stacked; None if this one should not be.
+
+    Arrays of one shape that the compiler shards may differ in how it does.
+    """
+    types = [*map(jax.typeof, itertools.chain(*self.arrays))]
+    meshes = {t.sharding.mesh for t in types}
+    compilers = any(AxisType.Auto in mesh.axis_types for mesh in meshes)
+    if compilers or not self.together or self.size > LONG:
+      return None
+    return *types, self.array_axes
 
   @property
   def can_be_packed(self) -> bool:
@@ -271,8 +280,7 @@ class _Bundle:
       stacks = lax.optimization_barrier(stacks)
     same: dict[Any, list[int]] = {}
     for i, group in enumerate(self.groups):
-      alone = not group.together or group.size > LONG
-      same.setdefault(i if alone else group.form, []).append(i)
+      same.setdefault(group.form or i, []).append(i)
     found: dict[int, Any] = {}
     for indices in same.values():
       for first in range(0, len(indices), FEW):
