@@ -120,9 +120,9 @@ def _by_size(groups: list["_Group"]) -> tuple[list[int], list[int]]:
 
 
 def _alike(groups: list["_Group"], indices: list[int]) -> list[tuple[int, ...]]:
-  """The indices, by those of groups of a kind."""
+  """The indices, by those of groups of a kind, the same shapes side by side."""
   found: dict[Any, list[int]] = {}
-  for i in indices:
+  for i in sorted(indices, key=lambda i: [x.shape for x in groups[i].gs]):
     found.setdefault(groups[i].kind, []).append(i)
   return list(map(tuple, found.values()))
 
@@ -307,6 +307,9 @@ class _Bundle:
           alike.setdefault((jax.typeof(x), axes), []).append((i, j, x))
     found: dict[int, dict[int, jax.Array]] = {}
     for (_, axes), entries in alike.items():
+      # In the order in which they are stacked below: XLA takes long to find out
+      # what to do with rows in another one.
+      entries.sort(key=lambda entry: (entry[1], entry[0]))
       total = jnp.stack([x for *_, x in entries])
       if axes:
         total = jnp.sum(total, [1 + axis for axis in axes])
