@@ -31,7 +31,8 @@ from experiments import data
 RESULTS = pathlib.Path(__file__).parent / "results"
 HEADER = (
   "| model | leaves | M | dtype | step | ms | × floor | × SGD (quartiles) |"
-  " compile, s | temporary, MB |"
+  " compile, s | temporary, MB |\n"
+  "|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -135,7 +136,7 @@ def line(row: dict[str, Any]) -> str:
 def save(name: str, found: dict[str, Any], rows: list[dict[str, Any]]) -> None:
   RESULTS.mkdir(exist_ok=True)
   facts = ", ".join(f"{k} {v}" for k, v in found.items())
-  lines = [f"# {facts}", "", HEADER, "|---" * 10 + "|", *map(line, rows)]
+  lines = [f"# {facts}", "", HEADER, *map(line, rows)]
   texts = {
     "json": json.dumps({"about": found, "rows": rows}, indent=1),
     "md": "\n".join(lines) + "\n",
@@ -200,7 +201,7 @@ def main():
   speed = update.bandwidth(2048 if on_gpu else 64)
   found = about() | {"bandwidth": f"{speed / 1e12:.3f} TB/s"}
   print(", ".join(f"{k} {v}" for k, v in found.items()), "\n", flush=True)
-  print(HEADER, "|---" * 10 + "|", sep="\n")
+  print(HEADER)
   rows: list[dict[str, Any]] = []
   for measure in cases(args.suite):
     for row in measure(steps, repeats, speed):

@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from benchmarks import update
 from orthograd_optax import orthograd
@@ -56,8 +55,8 @@ def in_torch(params, grads, steps: int) -> dict[str, update.Contender]:
   on_gpu = jax.devices()[0].platform == "gpu" and torch.cuda.is_available()
   device = "cuda" if on_gpu else "cpu"
   wait = torch.cuda.synchronize if on_gpu else lambda: None
-
-  wanted = orthograd().update(grads, optax.EmptyState(), params)[0]
+  transform = orthograd()
+  wanted, _ = transform.update(grads, transform.init(params), params)
 
   def tensors():
     made = []

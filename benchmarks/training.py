@@ -39,10 +39,6 @@ class Decoder(nn.Module):
     return embed.attend(nn.LayerNorm(**bf16)(x)).astype(jnp.float32)
 
 
-def gradients_of(loss: Callable[[Any, Any], jax.Array]) -> Callable[..., Any]:
-  return lambda params, inputs: jax.grad(loss)(params, inputs)
-
-
 def network(name: str, batch: int = 64) -> Problem:
   """Parameters, a batch, and the gradients of one of the networks."""
   model = models.MODELS[name](dtype=jnp.bfloat16)
@@ -58,7 +54,7 @@ def network(name: str, batch: int = 64) -> Problem:
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     return jnp.mean(losses)
 
-  return variables["params"], (images, labels), gradients_of(loss)
+  return variables["params"], (images, labels), jax.grad(loss)
 
 
 def decoder(batch: int = 8, model: Decoder | None = None) -> Problem:
@@ -76,4 +72,4 @@ def decoder(batch: int = 8, model: Decoder | None = None) -> Problem:
     )
     return jnp.mean(losses)
 
-  return params, tokens, gradients_of(loss)
+  return params, tokens, jax.grad(loss)

@@ -211,27 +211,27 @@ RENORMALIZED = ("orthograd", "orthograd_unnormalized")
 
 def renormalized_or_not(
   found: Results, datasets: Sequence[str]
-) -> tuple[stats.ComparisonTable, stats.ComparisonTable]:
-  """By Welch's test and the paired one."""
-  metrics = list(paper.TOLERANCE)
+) -> tuple[stats.ComparisonTable, stats.ComparisonTable, dict[str, float]]:
+  """By Welch's test and the paired one, and the p-values of being equal."""
+  seeds, metrics = range(10), list(paper.TOLERANCE)
   if datasets != ["clean"]:
     metrics.remove("weight_norm")
-  return compared(found, range(10), datasets, metrics, RENORMALIZED)
+  equal = {}
+  for metric in metrics:
+    a, b = (found.values(k, metric, seeds, datasets) for k in RENORMALIZED)
+    within = paper.TOLERANCE[metric]
+    equal[metric] = stats.tost(a, b, within, paired=True).pvalue
+  return *compared(found, seeds, datasets, metrics, RENORMALIZED), equal
 
 
 def renormalization(found: Results) -> list[page.Block]:
-  seeds = range(10)
   header = ["", "renormalized", "not", "d", "p, Welch", "p, paired", "Holm"]
   header += ["equal within", "p, equal"]
 
   def table(datasets: Sequence[str], theirs: Mapping[str, Any]):
-    welch, paired = renormalized_or_not(found, datasets)
+    welch, paired, equal = renormalized_or_not(found, datasets)
     lines = [header[:1] + (["paper"] if theirs else []) + header[1:]]
     for metric, row in welch.rows.items():
-      a, b = (
-        found.values(name, metric, seeds, datasets) for name in RENORMALIZED
-      )
-      within = paper.TOLERANCE[metric]
       line = [METRICS[metric]]
       if theirs:
         line.append(" / ".join(map(str, theirs.get(metric, ()))))
@@ -244,8 +244,8 @@ def renormalization(found: Results) -> list[page.Block]:
           p_value(row.p),
           p_value(paired.rows[metric].p),
           p_value(paired.adjusted[metric]),
-          f"± {within}",
-          p_value(stats.tost(a, b, within, paired=True).pvalue),
+          f"± {paper.TOLERANCE[metric]}",
+          p_value(equal[metric]),
         ]
       )
     return lines
@@ -359,18 +359,12 @@ def claims(found: Results) -> list[page.Block]:
   if found.has(RENORMALIZED, range(10), CORRUPTED):
     equal, rest, different, doubtful = [], [], [], []
     for where, datasets in (("", ["clean"]), (" under corruption", CORRUPTED)):
-      _, paired = renormalized_or_not(found, datasets)
+      _, paired, same_p = renormalized_or_not(found, datasets)
       for metric, row in paired.rows.items():
-        a, b = (
-          found.values(name, metric, range(10), datasets)
-          for name in RENORMALIZED
-        )
         name = METRICS[metric].removesuffix(", %") + where
         if paired.adjusted[metric] < LEVEL:
           different.append(name)
-        elif (
-          stats.tost(a, b, paper.TOLERANCE[metric], paired=True).pvalue < LEVEL
-        ):
+        elif same_p[metric] < LEVEL:
           equal.append(name)
         else:
           rest.append(name)

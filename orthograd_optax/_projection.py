@@ -186,10 +186,10 @@ class _Group:
 
     Arrays of one shape that the compiler shards may differ in how it does.
     """
+    if not self.together or self.size > LONG:
+      return None
     types = [*map(jax.typeof, itertools.chain(*self.arrays))]
-    meshes = {t.sharding.mesh for t in types}
-    compilers = any(AxisType.Auto in mesh.axis_types for mesh in meshes)
-    if compilers or not self.together or self.size > LONG:
+    if any(AxisType.Auto in t.sharding.mesh.axis_types for t in types):
       return None
     return *types, self.array_axes
 

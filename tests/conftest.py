@@ -13,6 +13,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 
 import hypothesis
 import jax
+import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -24,3 +25,10 @@ hypothesis.settings.register_profile(
   print_blob=True,
 )
 hypothesis.settings.load_profile("default")
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+  """What is traced is what a GPU gets: sums of many groups taken together."""
+  platform_dependent = lambda cpu, default: default()
+  monkeypatch.setattr(jax.lax, "platform_dependent", platform_dependent)

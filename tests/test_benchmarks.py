@@ -1,5 +1,6 @@
 """That the benchmarks measure what they say, with sizes of no interest."""
 
+import functools
 import json
 import sys
 
@@ -60,6 +61,15 @@ def test_decoders_are_the_same():
   shapes = sorted(x.shape for x in jax.tree.leaves(params))
   assert shapes == sorted(update.decoder(24, 1024, 50257))
   assert tokens.shape == (8, 1025)
+
+
+def test_training_steps_have_no_floor():
+  model = training.Decoder(depth=1, width=8, heads=2, tokens=9, context=4)
+  problem = functools.partial(training.decoder, 2, model)
+  found = list(command.steps_of("small", problem)(1, 1, 1e9))
+  assert [r["step"] for r in found][:2] == [update.SGD, update.OURS]
+  assert all(r["floor"] is None and r["leaves"] == 16 for r in found)
+  assert {command.line(r).count("|") for r in found} == {11}
 
 
 def test_peers_must_do_the_same():

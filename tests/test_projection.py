@@ -287,10 +287,9 @@ def random_pair(shape, seed=0):
 
 @pytest.mark.parametrize("last", EDGES)
 @pytest.mark.parametrize("shape", [(7,), (9, 100), (1000,), (3, 2, 80)])
-def test_groups_measured_together(monkeypatch, last, shape):
-  """As on a GPU: one branch for all groups, and few sums for those alike."""
-  platform_dependent = lambda cpu, default: default()
-  monkeypatch.setattr(_projection.lax, "platform_dependent", platform_dependent)
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_groups_measured_together(last, shape):
+  """One branch for all groups, and few sums for those alike."""
   pairs = [random_pair(shape, seed) for seed in range(4)]
   pairs[3] = EDGES[last](*pairs[3])
   check_all(pairs, _projection.project.__wrapped__)

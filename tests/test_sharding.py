@@ -168,17 +168,14 @@ def test_jit(specs, batch_axes, partition, renormalize):
   assert 1 <= communicated(update) <= (1 if batch_axes is None else 8)
 
 
-def test_arrays_of_one_shape_may_be_sharded_each_in_its_way(monkeypatch):
-  """As on a GPU, where some of them are summed up as one."""
-  platform_dependent = lambda cpu, default: default()
-  monkeypatch.setattr(lax, "platform_dependent", platform_dependent)
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_arrays_of_one_shape_may_be_sharded_each_in_its_way():
+  """Where they are not, some of them are summed up as one."""
   rng = np.random.default_rng(0)
   draw = lambda: [jnp.asarray(rng.normal(size=(64, 128))) for _ in range(2)]
   trees = draw(), draw()
   w, g = shard(trees, make_mesh(), P("x"), P(None, "x"))
-  transform = orthograd()
-  run = lambda g, w: transform.update(g, transform.init(w), w)[0]
-  update = jax.jit(run).lower(g, w).compile()
+  update = jax.jit(make_update()).lower(g, w).compile()
   assert communicated(update) <= 64  # sums of rows
   for x, y, z in zip(*trees, update(g, w), strict=True):
     want = reference.project(*map(reference.real64, (x, y)))

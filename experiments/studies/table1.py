@@ -2,8 +2,8 @@
 
     python -m experiments run table1
 
-takes one H200 7:49. Expected, by the paper and here: accuracy 75 % for both;
-from SGD to ⊥Grad, max logit 13.6 → 13.0, loss 1.26 → 1.19, T 2.8 → 2.7.
+takes one H200 7:49. Expected, as in the paper: accuracy 75 % for both; from SGD
+to ⊥Grad, max logit 13.6 → 13.0, loss 1.26 → 1.19, T 2.8 → 2.7.
 """
 
 from experiments.config import Config, Study
