@@ -276,8 +276,11 @@ class _Bundle:
 
   def each(self, function: Callable[..., Any], *stacks: jax.Array) -> list[Any]:
     """Of each group, what the function makes of it and its rows."""
-    if stacks and len(self.groups) > 1:  # not to be computed anew for each
-      stacks = lax.optimization_barrier(stacks)
+    if stacks and len(self.groups) > 1:
+      # As one array, which is not to be computed anew for each.
+      shape = jnp.broadcast_shapes(*map(jnp.shape, stacks))
+      one = jnp.stack([jnp.broadcast_to(x, shape) for x in stacks])
+      stacks = tuple(lax.optimization_barrier(one))
     same: dict[Any, list[int]] = {}
     for i, group in enumerate(self.groups):
       same.setdefault(group.form or i, []).append(i)
@@ -383,7 +386,11 @@ def _measure_as_needed(bundles: list[_Bundle]) -> list[_Sums]:
   # With nothing to do in the one branch: else XLA takes both for cheap, and
   # always runs both on a GPU.
   all_sound = functools.reduce(jnp.logical_and, map(jnp.all, sound))
-  return lax.cond(all_sound, lambda: list(plain), mend)
+  stacks = [jnp.stack(sums) for sums in plain]
+  found = lax.cond(
+    all_sound, lambda: stacks, lambda: [jnp.stack(sums) for sums in mend()]
+  )
+  return [_Sums(*stack) for stack in found]
 
 
 def _measure_packed(bundle: _Bundle, axis_name: Any) -> _Sums:
@@ -488,7 +495,8 @@ def _apply(
     norm = jnp.sqrt(_safe(rr, ~closed))
     norm += jnp.asarray(eps, bundle.dtype) / scale_g
     gain = jnp.where(closed, 0, jnp.sqrt(_safe(gg, ~closed)) / norm)
-  outs = bundle.each(_write, strength * c, scale_w, scale_g, gain, untouched)
+  rows = strength * c, scale_w, scale_g, gain, untouched.astype(bundle.dtype)
+  outs = bundle.each(_write, *rows)
 
   nonzero = (ww != 0) & (gg != 0)
   cosine = c * jnp.sqrt(_safe(ww, nonzero)) / jnp.sqrt(_safe(gg, nonzero))
@@ -546,7 +554,7 @@ def _write(
   outs = group.scaled(group.residuals(factor, scale_w, scale_g), gain)
   outs = iter(
     [
-      jnp.where(jnp.expand_dims(untouched, a), g, out)
+      jnp.where(jnp.expand_dims(untouched != 0, a), g, out)
       for g, out, a in zip(group.gs, outs, group.axes, strict=True)
     ]
   )
