@@ -91,7 +91,7 @@ def list_studies(args: argparse.Namespace) -> None:
 
   del args
   for name, (study, text) in sorted(config.studies().items()):
-    print(f"{name:16} {len(study.runs):3} runs  {text.strip().splitlines()[0]}")
+    print(f"{name:18} {len(study.runs):3} runs  {text.strip().splitlines()[0]}")
 
 
 def show(args: argparse.Namespace) -> None:

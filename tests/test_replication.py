@@ -14,10 +14,10 @@ from experiments import __main__ as command
 from experiments import page, paper, part2, replication, results, rows
 from experiments import tables as tables_of
 from experiments.report import METRICS, NAMES
-from experiments.studies import extended, table1, wide
+from experiments.studies import extended, table1, wide_confirmation
 
 pytest.importorskip("matplotlib")
-STUDIES = ("table1", "confirmation", "corruption", "renormalization")
+STUDIES = ("table1", "confirmation", "corruption", "renormalization", "wide")
 
 
 @pytest.fixture(scope="module")
@@ -235,13 +235,17 @@ def test_page_needs_no_other_file(blocks, tmp_path):
 
 @pytest.fixture(scope="module")
 def part_2(kept):
-  """Rows such as the studies wide and extended make, of other studies' rows."""
+  """And rows such as extended and wide_confirmation make, of other rows."""
 
   def as_if(row, study):
     config = study.STUDY.config
     row = row | {"study": study.STUDY.name, "model": config.model}
     config_fields = dataclasses.asdict(config)
     return row | {"config": config_fields, "config_hash": config.hash}
+
+  def as_fresh(row, epoch):
+    seed = row["seed"] + 5
+    return as_if(row, wide_confirmation) | {"seed": seed, "epoch": epoch}
 
   ours = [row for row in kept if row["study"] in ("table1", "corruption")]
   made = []
@@ -251,20 +255,39 @@ def part_2(kept):
     if row["dataset"] == "train":
       kinds = {f"radial: {kind}": 0.25 for kind in part2.KINDS}
       row = row | {"metrics": row["metrics"] | kinds}
-    made += [as_if(row, wide), as_if(row, extended)]
+    made.append(as_if(row, extended))
     if row["epoch"] == 100:
       for epoch in (200, 400, 700, 1000):
         made.append(as_if(row | {"epoch": epoch}, extended))
+    if row["epoch"] == 100 and row["dataset"] == "clean":
+      made += [as_fresh(row, epoch) for epoch in part2.FINER]
   return [*(row for row in kept if row["study"] in STUDIES), *made]
 
 
 def test_part_2(part_2):
   blocks = replication.make(part_2)
-  ((_, *lines), *others) = tables(blocks, "WRN-28-10: 5 seeds")
+  ((_, *lines), way, *others) = tables(blocks, "WRN-28-10: 5 seeds")
   assert [line[0] for line in lines] == list(METRICS.values())
-  assert len(others) == 2
+  assert len(others) == 4
   found = {line[0]: line for line in lines}["loss"]
   assert found[1] == "1.05" and found[-1] == "**not within** 0.08"
+  # After the best of a run's epochs, straight from the rows.
+  best = []
+  for name in ("sgd", "orthograd"):
+    for seed in range(5):
+      its = [
+        row["metrics"]
+        for row in part_2
+        if (row["study"], row["dataset"]) == ("wide", "clean")
+        and (row["optimizer"], row["seed"]) == (name, seed)
+      ]
+      assert len(its) == 10
+      best.append(max(its, key=lambda metrics: metrics["top1"]))
+  for line, metric, digits in zip(
+    way[1:], ("top1", "loss", "max_logit"), (2, 3, 2), strict=True
+  ):
+    a, b = (np.mean([m[metric] for m in best[i : i + 5]]) for i in (0, 5))
+    assert line[-1] == f"{a:.{digits}f} / {b:.{digits}f}"
   pictures = [b.name for b in blocks if isinstance(b, page.Picture)]
   names = ["wide_reliability", "radial", "extended", "trajectories"]
   assert set(names) < set(pictures)

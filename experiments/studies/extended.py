@@ -10,7 +10,7 @@ STUDY = Study(
   name="extended",
   config=Config(epochs=1000),
   seeds=5,
-  evaluate_every=50,
+  evaluate_every=20,
   corruptions=corruptions.CORRUPTIONS,
   corrupted_at=(100, 200, 400, 700),
   diagnostics=True,

@@ -1,0 +1,19 @@
+"""wide once more, with 5 seeds that it has not seen, and at every other epoch.
+
+    python -m experiments run wide_confirmation
+
+is expected to take one H200 12 minutes. It tells whether what wide gives is the
+luck of its seeds, or of the epoch after which they are evaluated.
+"""
+
+import dataclasses
+
+from experiments.studies import wide
+
+STUDY = dataclasses.replace(
+  wide.STUDY,
+  name="wide_confirmation",
+  first_seed=5,
+  evaluate_every=2,
+  corruptions=(),
+)
