@@ -3,7 +3,6 @@
 Sets of images come one at a time, and so do the metrics of all runs on each.
 """
 
-from collections.abc import Iterator
 import functools
 from typing import Any
 
@@ -110,14 +109,13 @@ class Evaluator:
 
   def __call__(
     self, state: train.State, images: Any, labels: np.ndarray
-  ) -> tuple[list[dict[str, Any]], jax.Array]:
-    """For each run what a row says of a set of images; and the logits."""
+  ) -> tuple[dict[str, Any], jax.Array]:
+    """What :func:`rows` are made of, and logits, without waiting for either."""
     logits = self.logits(state, images)
     halves = calibration.split(labels)
     found = self._metrics(logits, jnp.asarray(labels), *halves)
     found["metrics"]["weight_norm"] = self.norms(state.params)
-    found = train.gather(found)
-    return list(_rows(found)), logits
+    return found, logits
 
 
 def metrics(logits, labels, fit, judge):
@@ -153,10 +151,13 @@ def _scaled(logits, labels, temperature, part):
   return {name: found[name] for name in SCALED}
 
 
-def _rows(found: Any) -> Iterator[dict[str, Any]]:
-  leaves, treedef = jax.tree.flatten(found)
-  for i in range(len(leaves[0])):
-    yield treedef.unflatten([shortest(leaf[i]) for leaf in leaves])
+def rows(found: Any) -> list[dict[str, Any]]:
+  """For each run what a row says of a set of images."""
+  leaves, treedef = jax.tree.flatten(train.gather(found))
+  return [
+    treedef.unflatten([shortest(leaf[i]) for leaf in leaves])
+    for i in range(len(leaves[0]))
+  ]
 
 
 def shortest(values: np.ndarray) -> Any:

@@ -6,7 +6,7 @@ stops it, the same command goes on from the last checkpoint, and makes the rows
 that are missing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import dataclasses
 import functools
@@ -291,10 +291,14 @@ class Group:
     """What a checkpoint is early enough for: all but the way to it."""
     if epoch not in self.study.epochs_evaluated():
       return
-    for dataset in self.study.datasets(epoch)[1:]:
-      if any(dataset in self.missing.datasets(run, epoch) for run in self.runs):
-        self._evaluate(dataset, epoch, state)
-        say(f"{label}: evaluated on {dataset}")
+    missing = {
+      dataset
+      for run in self.runs
+      for dataset in self.missing.datasets(run, epoch)
+    }
+    datasets = [d for d in self.study.datasets(epoch)[1:] if d in missing]
+    for dataset in self._evaluated(datasets, epoch, state):
+      say(f"{label}: evaluated on {dataset}")
 
   @contextlib.contextmanager
   def _manager(self) -> Iterator[Any]:
@@ -380,7 +384,22 @@ class Group:
       for i in range(len(self.runs))
     ]
 
+  def _evaluated(
+    self, datasets: Iterable[str], epoch: int, state: train.State
+  ) -> Iterator[str]:
+    """Evaluates sets of images; while one is computed, the next is sent."""
+    started = None
+    for dataset in datasets:
+      before, started = started, (dataset, *self._start(dataset, state))
+      if before is not None:
+        yield self._finish(epoch, *before)
+    if started is not None:
+      yield self._finish(epoch, *started)
+
   def _evaluate(self, dataset: str, epoch: int, state: train.State) -> None:
+    self._finish(epoch, dataset, *self._start(dataset, state))
+
+  def _start(self, dataset: str, state: train.State) -> tuple[Any, Any]:
     if self.sets and dataset in self.sets:
       images, labels = self.sets[dataset]
     else:
@@ -389,10 +408,14 @@ class Group:
       )
     if self.sets is not None:
       self.sets[dataset] = np.asarray(images), labels
-    contents, logits = self.evaluator(state, images, labels)
+    return self.evaluator(state, images, labels)
+
+  def _finish(self, epoch: int, dataset: str, found: Any, logits: Any) -> str:
+    contents = evaluate.rows(found)
     if self.options.save_logits:
       self._save_logits(dataset, epoch, train.gather(logits))
     self._append(dataset, epoch, contents)
+    return dataset
 
   def _save_logits(self, dataset: str, epoch: int, logits: np.ndarray) -> None:
     if jax.process_index() > 0:

@@ -208,8 +208,9 @@ def test_devices_agree(trained):
     np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
   np.testing.assert_allclose(also["loss"], found["loss"], rtol=1e-4)
   images, labels = SAMPLE.test_images[:50], SAMPLE.test_labels[:50]
-  rows, _ = evaluate.Evaluator(engine)(other, images, labels)
-  expected, _ = evaluate.Evaluator(trained[0])(state, images, labels)
+  found, _ = evaluate.Evaluator(engine)(other, images, labels)
+  wanted, _ = evaluate.Evaluator(trained[0])(state, images, labels)
+  rows, expected = map(evaluate.rows, (found, wanted))
   for row, one in zip(rows, expected, strict=True):
     loss = row["metrics"]["loss"]
     assert loss == pytest.approx(one["metrics"]["loss"], rel=1e-3)
@@ -229,7 +230,8 @@ def test_logits_and_metrics(trained):
   engine, state, _ = trained
   evaluator = evaluate.Evaluator(engine)
   images, labels = SAMPLE.test_images[:333], SAMPLE.test_labels[:333]
-  rows, logits = evaluator(state, images, labels)
+  found, logits = evaluator(state, images, labels)
+  rows = evaluate.rows(found)
   assert logits.shape == (4, 333, 10) and len(rows) == 4
   one = jax.tree.map(lambda x: x[2], state)
   expected = models.MODELS["small"]().apply(
