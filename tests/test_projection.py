@@ -295,8 +295,9 @@ def test_groups_measured_together(last, shape):
   check_all(pairs, _projection.project.__wrapped__)
 
 
-def test_short_vectors_measured_as_one():
-  shapes = [(3,)] * 34 + [(7,), (5, 6)] + [(2, 3)] * 6
+def test_short_vectors_measured_as_one(monkeypatch):
+  monkeypatch.setattr(_projection, "FEW", 4)
+  shapes = [(3,)] * 6 + [(7,), (5, 6)] + [(2, 3)] * 6
   pairs = [random_pair(shape, seed) for seed, shape in enumerate(shapes)]
   pairs[-6:] = [
     edge(*pair) for edge, pair in zip(EDGES.values(), pairs[-6:], strict=True)
@@ -306,7 +307,7 @@ def test_short_vectors_measured_as_one():
     _projection._Group([w], [g], (tuple(range(w.ndim)),)) for w, g in pairs
   ]
   small, large = _projection._by_size(groups)
-  assert sorted(small) == list(range(42)) and large == [42]
+  assert sorted(small) == list(range(14)) and large == [14]
   check_all(pairs, _projection.project)
 
 
