@@ -1,7 +1,5 @@
 """The report's second part: WRN-28-10, and ResNet-18 for 1000 epochs."""
 
-import functools
-
 import jax
 import numpy as np
 
@@ -83,14 +81,15 @@ def after_which_epoch(
 ) -> list[page.Block]:
   """How much hangs on the epoch after which a run is evaluated."""
   late = [epoch for epoch in epochs if epoch >= 80]
-  over = functools.partial(found.over_epochs, seeds=seeds, epochs=epochs)
-  accuracy = {name: over(name, "top1") for name in PAIR}
-  best = {name: np.argmax(accuracy[name], axis=1) for name in PAIR}
+  over = {
+    m: {name: found.over_epochs(name, m, seeds, epochs) for name in PAIR}
+    for m in ("top1", "loss", "max_logit")
+  }
+  best = {name: np.argmax(over["top1"][name], axis=1) for name in PAIR}
   lines = [
     ["SGD / ⊥Grad", "paper", *(f"epoch {e}" for e in (80, 90, 100)), "best"]
   ]
-  for metric in ("top1", "loss", "max_logit"):
-    values = {name: over(name, metric) for name in PAIR}
+  for metric, values in over.items():
     columns = [
       [values[name][:, epochs.index(epoch)] for name in PAIR]
       for epoch in (80, 90, 100)
@@ -109,7 +108,7 @@ def after_which_epoch(
   within = {
     metric: np.sqrt(
       np.mean(
-        [np.var(over(name, metric)[:, first:], axis=1, ddof=1) for name in PAIR]
+        [np.var(over[metric][k][:, first:], axis=1, ddof=1) for k in PAIR]
       )
     )
     for metric in ("top1", "loss")

@@ -2,8 +2,8 @@
 
     python -m experiments run wide
 
-takes one H200 13:21. Expected, as in the paper: from SGD to ⊥Grad, max logit
-11.6 → 8.7, logit variance 29 → 14, T 2.4 → 2.0, at an accuracy of 77 %.
+takes one H200 13:21. Expected: from SGD to ⊥Grad, max logit 11.6 → 8.7, logit
+variance 29 → 14, T 2.4 → 2.0, at an accuracy of 77 %.
 """
 
 from experiments import corruptions
