@@ -3,6 +3,8 @@
 Sets of images come one at a time, and so do the metrics of all runs on each.
 """
 
+from collections.abc import Iterable
+import concurrent.futures
 import functools
 from typing import Any
 
@@ -45,6 +47,38 @@ def images_of(
   key = jax.random.fold_in(key, int(severity))
   images = corruptions.corrupt(test.test_images, name, int(severity), key)
   return images, test.test_labels
+
+
+class Sets:
+  """Sets of images that are made ahead of their use, in another thread.
+
+  Most of the time goes into compiling, and is none where the device trains
+  meanwhile. What was asked for is kept.
+  """
+
+  def __init__(self, test: data.Cifar10, path: str | None = None):
+    self._source = test, path
+    self._asked: dict[str, concurrent.futures.Future[Any]] = {}
+    self._thread = concurrent.futures.ThreadPoolExecutor(1)
+
+  def ask(self, datasets: Iterable[str]) -> None:
+    """Has them made, in this order, unless they are or will be."""
+    for name in datasets:
+      if name not in self._asked:
+        self._asked[name] = self._thread.submit(self._make, name)
+
+  def _make(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+    images, labels = images_of(name, *self._source)
+    return np.asarray(images), labels
+
+  def __getitem__(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Its images and labels, of :func:`images_of`; it may take a while."""
+    if name in self._asked:
+      return self._asked[name].result()
+    return self._make(name)
+
+  def close(self) -> None:
+    self._thread.shutdown(cancel_futures=True)
 
 
 class Evaluator:

@@ -11,7 +11,7 @@ from experiments import page, part1, part2, results
 from experiments.part1 import FIRST, FRESH, RENORMALIZED
 from experiments.results import Results
 from experiments.rows import RowsError
-from experiments.studies import extended, table1, wide
+from experiments.studies import extended, table1, unaugmented, wide
 from experiments.tables import CORRUPTED, EXTRA, PAIR
 
 
@@ -69,5 +69,6 @@ def make(rows: Sequence[dict[str, Any]]) -> list[page.Block]:
   if part2.has_wide(wider):
     blocks += part2.wide(wider, longer)
   if part2.has_extended(longer):
-    blocks += part2.extended(longer, found)
+    plain = Results(rows, unaugmented.STUDY.config)
+    blocks += part2.extended(longer, found, plain)
   return [*blocks, *part1.where_the_paper_is_off(found)]

@@ -1,6 +1,7 @@
 """What was measured: rows that are kept with the code, and what is in them."""
 
 from collections.abc import Iterable, Sequence
+import gzip
 import itertools
 import json
 import pathlib
@@ -41,12 +42,12 @@ def keep(
   into.mkdir(parents=True, exist_ok=True)
   paths = []
   for study, rows in by_study.items():
-    path = into / f"{study}.jsonl"
+    path = into / f"{study}.jsonl.gz"
     merged = {key(row): row for row in [*read(path), *rows]}
+    text = "".join(_line(merged[k]) + "\n" for k in sorted(merged))
     with data.replacing(path) as temporary:
-      temporary.write_text(
-        "".join(_line(merged[k]) + "\n" for k in sorted(merged)), "utf-8"
-      )
+      # Without the time: the same rows are the same file.
+      temporary.write_bytes(gzip.compress(text.encode(), mtime=0))
     paths.append(path)
   return paths
 
@@ -139,4 +140,4 @@ class Results:
 
 def load(folder: pathlib.Path = FOLDER) -> list[dict[str, Any]]:
   """All rows that are kept."""
-  return [row for path in sorted(folder.glob("*.jsonl")) for row in read(path)]
+  return [row for path in sorted(folder.glob("*.gz")) for row in read(path)]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 import datetime
 import functools
+import gzip
 import importlib.metadata
 import json
 import math
@@ -90,10 +91,10 @@ def _repair(path: pathlib.Path) -> None:
 
 
 def read(path: pathlib.Path) -> Iterator[dict[str, Any]]:
-  """The rows of a file, without a last line that was torn."""
+  """The rows of a file, maybe a .gz, without a last line that was torn."""
   if not path.exists():
     return
-  with path.open("rb") as file:
+  with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
     for number, line in enumerate(file, 1):
       if not line.endswith(b"\n"):
         return

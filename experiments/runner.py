@@ -120,18 +120,23 @@ def run_study(
     groups = list(make_groups(study, folder, missing, mesh, options))
     done = sum(not missing(run) for run in study.runs)
     say(f"{study.name}: {done} of {len(study.runs)} runs are there already")
-    images = train.load_dataset(study.config) if groups else None
-    programs = functools.cache(
-      functools.partial(make_programs, study, mesh, options)
-    )
-    # Sets of images that will be used again.
-    sets = {} if len(groups) > 1 or study.corrupted_at else None
+    if groups:
+      _complete(study, groups, folder, rows, mesh, options, say)
+  say(f"{study.name}: complete, {rows.path}")
+  return rows.path
+
+
+def _complete(study, groups, folder, rows, mesh, options, say) -> None:
+  images = train.load_dataset(study.config)
+  programs = functools.cache(
+    functools.partial(make_programs, study, mesh, options)
+  )
+  sets = evaluate.Sets(images, options.corrupted)
+  with contextlib.closing(sets):
     for number, runs in enumerate(groups, 1):
       label = f"{study.name} {number}/{len(groups)}"
       group = Group(study, runs, folder, rows, programs, options, images, sets)
       group.complete(label, say)
-  say(f"{study.name}: complete, {rows.path}")
-  return rows.path
 
 
 @contextlib.contextmanager
@@ -268,23 +273,31 @@ class Group:
         self._evaluate_missing(label, done, state, say)
       every = self.options.checkpoint_every or max(10, config.epochs // 20)
       eta = Eta(config.epochs - done)
+      begun: list[tuple[int, Any]] = []
       for epoch in range(done + 1, config.epochs + 1):
         state, found = engine.epoch(state, runs, epoch - 1, images, labels)
-        found = train.gather(found)
-        say(f"{label}: {self._line(epoch, found, eta)}")
-        if not self._check(epoch, found):
-          say(f"{label}: every run has diverged")
-          return
+        begun.append((epoch, found))
+        corrupted = self.study.datasets(epoch)[2:]
+        save = corrupted or epoch % every == 0 or epoch == config.epochs
+        stop = save or epoch in evaluated
+        # While the device is at one epoch, the host looks at the one before.
+        while len(begun) > (0 if stop else 1):
+          of, found = begun.pop(0)
+          found = train.gather(found)
+          say(f"{label}: {self._line(of, found, eta)}")
+          if not self._check(of, found):
+            say(f"{label}: every run has diverged")
+            return
         if epoch in evaluated:
           self._append("train", epoch, self._training(found))
           self._evaluate("clean", epoch, state)
-        corrupted = len(self.study.datasets(epoch)) > 2
-        due = epoch % every == 0 or epoch == config.epochs
-        if corrupted or due:
+          # Only now: the compiler times programs, undisturbed so far.
+          self.sets.ask(self.study.datasets(config.epochs)[2:])
+        if save:
           self._save(manager, epoch, state)
         if corrupted:
           self._evaluate_missing(label, epoch, state, say)
-        if epoch in evaluated:
+        if stop:
           eta.restart()
 
   def _evaluate_missing(self, label, epoch, state, say) -> None:
@@ -297,6 +310,7 @@ class Group:
       for dataset in self.missing.datasets(run, epoch)
     }
     datasets = [d for d in self.study.datasets(epoch)[1:] if d in missing]
+    self.sets.ask(datasets)
     for dataset in self._evaluated(datasets, epoch, state):
       say(f"{label}: evaluated on {dataset}")
 
@@ -400,15 +414,7 @@ class Group:
     self._finish(epoch, dataset, *self._start(dataset, state))
 
   def _start(self, dataset: str, state: train.State) -> tuple[Any, Any]:
-    if self.sets and dataset in self.sets:
-      images, labels = self.sets[dataset]
-    else:
-      images, labels = evaluate.images_of(
-        dataset, self.images, self.options.corrupted
-      )
-    if self.sets is not None:
-      self.sets[dataset] = np.asarray(images), labels
-    return self.evaluator(state, images, labels)
+    return self.evaluator(state, *self.sets[dataset])
 
   def _finish(self, epoch: int, dataset: str, found: Any, logits: Any) -> str:
     contents = evaluate.rows(found)

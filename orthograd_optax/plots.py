@@ -11,6 +11,7 @@ standard deviation of the seeds on either side.
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import itertools
 import math
 import os
 import pathlib
@@ -227,6 +228,7 @@ def severity_curves(
     axis = figure.subplots()
     _draw_curves(axis, x, arrays)
     axis.set(xlabel="severity", ylabel=metric)
+    _legend(axis, [axis])
   return figure
 
 
@@ -235,6 +237,7 @@ def curves(
   x: Sequence[float],
   *,
   xlabel: str = "epoch",
+  log: bool = False,
   title: str | None = None,
 ) -> "Figure":
   """Metrics against the epoch, or the severity, with a band over seeds.
@@ -244,6 +247,7 @@ def curves(
       (seeds, epochs), or (epochs,) for one seed.
     x: the epochs at which they were taken.
     xlabel: what they are, if no epochs.
+    log: whether all metrics are on the same, logarithmic scale.
     title: a title above all.
 
   Returns:
@@ -268,13 +272,20 @@ def curves(
       )
   columns = 2 if len(panels) in (2, 4) else min(len(panels), 3)
   lines = math.ceil(len(panels) / columns)
-  with _figure(3.1 * columns, 2.8 * lines, title) as figure:
-    axes = list(figure.subplots(lines, columns, squeeze=False).flat)
+  # An optimizer looks the same in all of them.
+  names = list(dict.fromkeys(itertools.chain(*values.values())))
+  with _figure(3.1 * columns, 2.6 * lines + 0.4, title) as figure:
+    grid = figure.subplots(lines, columns, squeeze=False, sharey=log)
+    axes = list(grid.flat)
     for (name, arrays), axis in zip(panels.items(), axes, strict=False):
-      _draw_curves(axis, at, arrays)
+      _draw_curves(axis, at, arrays, names)
       axis.set(xlabel=xlabel, ylabel=name)
+      if log:
+        axis.set_yscale("log")
     for axis in axes[len(panels) :]:
       axis.remove()
+    place = {"loc": "outside lower center", "ncols": min(len(names), columns)}
+    _legend(figure, axes[: len(panels)], **place)
   return figure
 
 
@@ -297,15 +308,15 @@ def _length(arrays: Mapping[str, np.ndarray]) -> int:
   return next(iter(arrays.values())).shape[1]
 
 
-def _draw_curves(axis, x, arrays) -> None:
-  for i, (name, array) in enumerate(arrays.items()):
-    style = _draw_line(axis, i, x, array)
+def _draw_curves(axis, x, arrays, names=None) -> None:
+  names = names or list(arrays)
+  for name, array in arrays.items():
+    style = _draw_line(axis, names.index(name), x, array)
     axis.lines[-1].set_marker(style["marker"])
     seeds = f" ({len(array)} seeds, ± 1 s.d.)" if len(array) > 1 else ""
     axis.plot([], [], **style, label=name + seeds)
   if len(x) <= 12:
     axis.set_xticks(x)
-  _legend(axis)
 
 
 def forest_plot(
@@ -454,7 +465,7 @@ def temperature_curve(
     axis.xaxis.set_major_formatter("{x:g}")
     axis.xaxis.set_minor_locator(ticker.NullLocator())
     axis.set(xlabel="temperature", ylabel="loss")
-    _legend(axis)
+    _legend(axis, [axis])
   return figure
 
 
@@ -514,10 +525,15 @@ def _draw_line(axis, i, x, seeds) -> dict[str, Any]:
   return {"color": color, "linestyle": line, "marker": marker}
 
 
-def _legend(axis):
+def _legend(where, axes, **place):
   """A legend of the lines without data, whatever their names begin with."""
-  handles = [line for line in axis.lines if not len(line.get_xdata())]
-  axis.legend(handles, [line.get_label() for line in handles])
+  handles = {
+    line.get_label(): line
+    for axis in axes
+    for line in axis.lines
+    if not len(line.get_xdata())
+  }
+  where.legend(handles.values(), handles.keys(), **place)
 
 
 @contextlib.contextmanager

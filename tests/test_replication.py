@@ -14,10 +14,15 @@ from experiments import __main__ as command
 from experiments import page, paper, part2, replication, results, rows
 from experiments import tables as tables_of
 from experiments.report import METRICS, NAMES
-from experiments.studies import extended, table1, wide_confirmation
+from experiments.studies import (
+  extended,
+  table1,
+  unaugmented,
+  wide,
+  wide_confirmation,
+)
 
 pytest.importorskip("matplotlib")
-STUDIES = ("table1", "confirmation", "corruption", "renormalization", "wide")
 
 
 @pytest.fixture(scope="module")
@@ -233,72 +238,101 @@ def test_page_needs_no_other_file(blocks, tmp_path):
   assert all(link.startswith("#") for link in reader.links)
 
 
-@pytest.fixture(scope="module")
-def part_2(kept):
-  """And rows such as extended and wide_confirmation make, of other rows."""
-
-  def as_if(row, study):
-    config = study.STUDY.config
-    row = row | {"study": study.STUDY.name, "model": config.model}
-    config_fields = dataclasses.asdict(config)
-    return row | {"config": config_fields, "config_hash": config.hash}
-
-  def as_fresh(row, epoch):
-    seed = row["seed"] + 5
-    return as_if(row, wide_confirmation) | {"seed": seed, "epoch": epoch}
-
-  ours = [row for row in kept if row["study"] in ("table1", "corruption")]
-  made = []
-  for row in ours:
-    if row["seed"] >= 5:
-      continue
-    if row["dataset"] == "train":
-      kinds = {f"radial: {kind}": 0.25 for kind in part2.KINDS}
-      row = row | {"metrics": row["metrics"] | kinds}
-    made.append(as_if(row, extended))
-    if row["epoch"] == 100:
-      for epoch in (200, 400, 700, 1000):
-        made.append(as_if(row | {"epoch": epoch}, extended))
-    if row["epoch"] == 100 and row["dataset"] == "clean":
-      made += [as_fresh(row, epoch) for epoch in part2.FINER]
-  return [*(row for row in kept if row["study"] in STUDIES), *made]
+def values(kept, study, optimizer, metric, dataset="clean", part="metrics"):
+  """Straight from the rows: by seed, and by epoch."""
+  found: dict[int, dict[int, float]] = {}
+  for row in kept:
+    its = row["config_hash"], row["optimizer"], row["dataset"]
+    if its == (study.STUDY.config.hash, optimizer, dataset):
+      at = found.setdefault(row["seed"], {})
+      at[row["epoch"]] = row[part][metric]
+  return found
 
 
-def test_part_2(part_2):
-  blocks = replication.make(part_2)
-  ((_, *lines), way, *others) = tables(blocks, "WRN-28-10: 5 seeds")
+def test_wide(kept, blocks):
+  ((_, *lines), way, *_) = tables(blocks, "WRN-28-10: 5 seeds")
   assert [line[0] for line in lines] == list(METRICS.values())
-  assert len(others) == 4
   found = {line[0]: line for line in lines}["loss"]
   assert found[1] == "1.05" and found[-1] == "**not within** 0.08"
-  # After the best of a run's epochs, straight from the rows.
-  best = []
-  for name in ("sgd", "orthograd"):
-    for seed in range(5):
-      its = [
-        row["metrics"]
-        for row in part_2
-        if (row["study"], row["dataset"]) == ("wide", "clean")
-        and (row["optimizer"], row["seed"]) == (name, seed)
-      ]
-      assert len(its) == 10
-      best.append(max(its, key=lambda metrics: metrics["top1"]))
+  # After the best of a run's epochs.
   for line, metric, digits in zip(
     way[1:], ("top1", "loss", "max_logit"), (2, 3, 2), strict=True
   ):
-    a, b = (np.mean([m[metric] for m in best[i : i + 5]]) for i in (0, 5))
-    assert line[-1] == f"{a:.{digits}f} / {b:.{digits}f}"
-  pictures = [b.name for b in blocks if isinstance(b, page.Picture)]
-  names = ["wide_reliability", "radial", "extended", "trajectories"]
-  assert set(names) < set(pictures)
+    means = []
+    for name in ("sgd", "orthograd"):
+      by_seed = values(kept, wide, name, "top1")
+      best = [max(by_seed[i], key=by_seed[i].get) for i in range(5)]
+      its = values(kept, wide, name, metric)
+      means.append(np.mean([its[i][epoch] for i, epoch in enumerate(best)]))
+    assert line[-1] == " / ".join(f"{mean:.{digits}f}" for mean in means)
+
+
+def test_extended(kept, blocks):
   (table, said, way) = tables(blocks, "Extended training")
   assert table[1][1] == "70.5 / 65.8" and table[1][0].endswith("paper")
-  a, b = (
-    column(part_2, name, "top1", range(5)) for name in ("sgd", "orthograd")
+  last = lambda *what: np.array(
+    [by_epoch[1000] for by_epoch in values(kept, extended, *what).values()]
   )
-  assert table[2][1].strip(" *") == f"{np.mean(a):.2f} / {np.mean(b):.2f}"
-  assert way[1][1].strip(" *") == way[1][5].strip(" *") == f"{table[2][1]}"
+  a, b = (last(name, "top1") for name in ("sgd", "orthograd"))
+  assert len(a) == len(b) == 5
+  assert table[2][1] == f"{np.mean(a):.2f} / {np.mean(b):.2f}"
+  assert way[1][5] == table[2][1]
   assert "0 of 5 seeds" in said[-1][2] and "not confirmed" in said[-1][1]
+  names = {row["dataset"] for row in kept if _is_corrupted(row)}
+  hardest = [name for name in names if name.endswith("/5")]
+  assert len(hardest) == 15
+  a, b = (
+    np.mean([last(name, "loss", of) for of in hardest], axis=0)
+    for name in ("sgd", "orthograd")
+  )
+  change = b - a
+  margin = scipy.stats.t(4).ppf(0.975) * np.std(change, ddof=1) / np.sqrt(5)
+  low, high = np.mean(change) - margin, np.mean(change) + margin
+  expected = f"5: {np.mean(change):.3f} ({low:.3f}, {high:.3f}), p 0.014"
+  assert said[2][2].endswith(expected) and "holds in part" in said[2][1]
+  text = " ".join(
+    b for b in section(blocks, "Extended training") if isinstance(b, str)
+  )
+  late = [
+    value
+    for name in ("sgd", "orthograd")
+    for by_epoch in values(kept, extended, name, "top1").values()
+    for epoch, value in by_epoch.items()
+    if epoch >= 800
+  ]
+  assert f"lowest of all {len(late)} values" in text
+  assert f"is {min(late):.1f} %" in text
+  scaled = [
+    np.mean(last(name, "loss", "clean", "scaled"))
+    for name in ("sgd", "orthograd")
+  ]
+  assert "{:.3f} against {:.3f}".format(*scaled) in text
+
+
+def test_sections_to_come(kept):
+  """Of studies that have not been run, on rows such as they make."""
+
+  def as_if(row, study, **fields):
+    config = study.STUDY.config
+    its = {"study": study.STUDY.name, "model": config.model}
+    its |= {"config": dataclasses.asdict(config), "config_hash": config.hash}
+    return row | its | fields
+
+  made = []
+  for row in kept:
+    if row["config_hash"] == extended.STUDY.config.hash:
+      if row["epoch"] == 1000 and row["seed"] < 2:
+        made.append(as_if(row, unaugmented))
+      if row["epoch"] == 100 and row["dataset"] == "clean":
+        made += [
+          as_if(row, wide_confirmation, seed=row["seed"] + 5, epoch=epoch)
+          for epoch in part2.FINER
+        ]
+  blocks = replication.make([*kept, *made])
+  titles = [b for b in blocks if str(b).startswith("### ")]
+  assert {"### 5 more seeds", "### Without augmentation, 2 seeds"} < {*titles}
+  assert len(tables(blocks, "WRN-28-10: 5 seeds")) == 6
+  assert len(tables(blocks, "Extended training")) == 4
 
 
 def test_what_is_not_there_is_left_out(kept):
@@ -338,7 +372,7 @@ def test_keep(kept, tmp_path, capsys, monkeypatch):
   monkeypatch.setattr("sys.argv", ["experiments", "keep", str(folder)])
   command.main()
   study = some[0]["study"]
-  assert f"{study}.jsonl" in capsys.readouterr().out
+  assert f"{study}.jsonl.gz" in capsys.readouterr().out
   write([{**some[0], "wall_time": 1.5}, *some[4:]])
   command.main()
   found = {rows.key(row): row for row in results.load(into)}

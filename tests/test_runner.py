@@ -1,5 +1,6 @@
 """Studies that are stopped, resumed, spread out and looked at."""
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 
 import jax
 import numpy as np
@@ -209,7 +211,8 @@ def test_groups_share_programs_and_images(tmp_path, monkeypatch):
   assert len(results(tmp_path)) == len(study.runs) * len(study.datasets(1))
   (engine,) = engines
   assert engine.epoch._cache_size() == 1
-  assert sorted(sets) == sorted(study.datasets(1)[1:])
+  corrupted = [name for name in sets if name != "clean"]
+  assert sorted(corrupted) == sorted(study.datasets(1)[2:])
 
 
 def test_a_run_that_diverges(tmp_path, monkeypatch):
@@ -247,6 +250,48 @@ def test_a_run_that_diverges(tmp_path, monkeypatch):
     row for row in others if rows.key(row)[1:] == ("sgd", 1, 2, "clean")
   )
   assert row["metrics"]["top1"] == pytest.approx(top1)
+
+
+def test_all_runs_diverge(tmp_path, monkeypatch):
+  """It is seen while the next epoch is under way, and that is the last one."""
+  original = train.Engine.place
+
+  def poisoned(self, runs, labels):
+    placed = original(self, runs, labels)
+    return placed._replace(strength=np.nan * placed.strength)
+
+  monkeypatch.setattr(train.Engine, "place", poisoned)
+  said = []
+  study = tiny.STUDY.override(["corruptions=", "epochs=4", "seeds=1"])
+  runner.run_study(study, tmp_path, say=said.append)
+  found = list(rows.read(tmp_path / "rows.jsonl"))
+  assert [(r["dataset"], r["epoch"]) for r in found] == [("diverged", 1)] * 2
+  assert [line for line in said if "epoch" in line] == said[1:2]
+  assert "every run has diverged" in said[2]
+
+
+def test_sets_are_made_ahead(monkeypatch):
+  sample = data.load_sample()
+  made = []
+
+  def images_of(name, *args, _make=evaluate.images_of):
+    made.append((name, threading.current_thread() is threading.main_thread()))
+    if name == "fog/2":
+      raise data.DataError("no fog")
+    return _make(name, *args)
+
+  monkeypatch.setattr(evaluate, "images_of", images_of)
+  with contextlib.closing(evaluate.Sets(sample)) as sets:
+    sets.ask(["contrast/1", "fog/2"])
+    sets.ask(["contrast/1"])
+    images, labels = sets["contrast/1"]
+    with pytest.raises(data.DataError, match="no fog"):
+      sets["fog/2"]
+    np.testing.assert_array_equal(sets["clean"][0], sample.test_images)
+  assert made == [("contrast/1", False), ("fog/2", False), ("clean", True)]
+  expected, _ = images_of("contrast/1", sample)
+  np.testing.assert_array_equal(images, expected)
+  np.testing.assert_array_equal(labels, sample.test_labels)
 
 
 def row_of(seed, dataset="clean"):
