@@ -73,9 +73,11 @@ class Sets:
 
   def __getitem__(self, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Its images and labels, of :func:`images_of`; it may take a while."""
-    if name in self._asked:
-      return self._asked[name].result()
-    return self._make(name)
+    asked = self._asked.get(name)
+    if asked is None or asked.exception() is not None:
+      # One that failed may have lacked the memory that training took.
+      return self._make(name)
+    return asked.result()
 
   def close(self) -> None:
     self._thread.shutdown(cancel_futures=True)

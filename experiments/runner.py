@@ -6,7 +6,7 @@ stops it, the same command goes on from the last checkpoint, and makes the rows
 that are missing.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
 import functools
@@ -273,6 +273,8 @@ class Group:
         self._evaluate_missing(label, done, state, say)
       every = self.options.checkpoint_every or max(10, config.epochs // 20)
       eta = Eta(config.epochs - done)
+      # Processes would gather an epoch's results only after the next one.
+      ahead = int(jax.process_count() == 1)
       begun: list[tuple[int, Any]] = []
       for epoch in range(done + 1, config.epochs + 1):
         state, found = engine.epoch(state, runs, epoch - 1, images, labels)
@@ -281,7 +283,7 @@ class Group:
         save = corrupted or epoch % every == 0 or epoch == config.epochs
         stop = save or epoch in evaluated
         # While the device is at one epoch, the host looks at the one before.
-        while len(begun) > (0 if stop else 1):
+        while len(begun) > (0 if stop else ahead):
           of, found = begun.pop(0)
           found = train.gather(found)
           say(f"{label}: {self._line(of, found, eta)}")
@@ -291,7 +293,6 @@ class Group:
         if epoch in evaluated:
           self._append("train", epoch, self._training(found))
           self._evaluate("clean", epoch, state)
-          # Only now: the compiler times programs, undisturbed so far.
           self.sets.ask(self.study.datasets(config.epochs)[2:])
         if save:
           self._save(manager, epoch, state)
@@ -310,7 +311,6 @@ class Group:
       for dataset in self.missing.datasets(run, epoch)
     }
     datasets = [d for d in self.study.datasets(epoch)[1:] if d in missing]
-    self.sets.ask(datasets)
     for dataset in self._evaluated(datasets, epoch, state):
       say(f"{label}: evaluated on {dataset}")
 
@@ -399,12 +399,15 @@ class Group:
     ]
 
   def _evaluated(
-    self, datasets: Iterable[str], epoch: int, state: train.State
+    self, datasets: list[str], epoch: int, state: train.State
   ) -> Iterator[str]:
     """Evaluates sets of images; while one is computed, the next is sent."""
     started = None
     for dataset in datasets:
+      self.sets.ask([dataset])
       before, started = started, (dataset, *self._start(dataset, state))
+      # Not before: the compiler timed programs in there, and undisturbed.
+      self.sets.ask(datasets)
       if before is not None:
         yield self._finish(epoch, *before)
     if started is not None:

@@ -127,7 +127,7 @@ def test_severity_curves():
   styles = {(line.get_linestyle(), line.get_marker()) for line in drawn}
   assert len(styles) == 2  # in grey, too
   expected = ["SGD (4 seeds, ± 1 s.d.)", "⊥Grad (4 seeds, ± 1 s.d.)"]
-  assert labelled(axis) == expected
+  assert labelled(axis) == expected and axis.get_legend() is not None
 
 
 def test_severity_curve_of_one_seed():
@@ -336,6 +336,12 @@ def test_curves():
   figure = plots.curves(values, [10, 20, 30, 40])
   first, second = figure.axes
   assert [axis.get_ylabel() for axis in figure.axes] == ["loss", "ECE"]
+  (legend,) = figure.legends
+  assert [text.get_text() for text in legend.get_texts()] == [
+    "SGD (3 seeds, ± 1 s.d.)",
+    "⊥Grad (3 seeds, ± 1 s.d.)",
+    "SGD",
+  ]
   line = first.lines[0]
   np.testing.assert_allclose(line.get_xdata(), [10, 20, 30, 40])
   expected = values["loss"]["SGD"].mean(axis=0)
@@ -345,6 +351,13 @@ def test_curves():
     plots.curves({}, [1])
   with pytest.raises(ValueError, match=r"x has shape \(3,\).*loss has 4"):
     plots.curves(values, [1, 2, 3])
+  # An optimizer looks the same everywhere.
+  swapped = {"a": values["loss"], "b": {"⊥Grad": [1e-3] * 4, "SGD": [1.0] * 4}}
+  figure = plots.curves(swapped, [1, 2, 3, 4], log=True)
+  colors = [axis.lines[0].get_color() for axis in figure.axes]
+  assert colors[0] != colors[1] == figure.axes[0].lines[2].get_color()
+  assert {axis.get_yscale() for axis in figure.axes} == {"log"}
+  assert len({axis.get_ylim() for axis in figure.axes}) == 1
   many = {str(i): values["loss"] for i in range(5)}
   figure = plots.curves(many, [1, 2, 3, 4], xlabel="severity")
   assert [axis.get_ylabel() for axis in figure.axes] == list(many)

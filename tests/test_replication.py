@@ -373,6 +373,9 @@ def test_keep(kept, tmp_path, capsys, monkeypatch):
   command.main()
   study = some[0]["study"]
   assert f"{study}.jsonl.gz" in capsys.readouterr().out
+  before = (into / f"{study}.jsonl.gz").read_bytes()
+  command.main()  # the same rows, and the same file
+  assert (into / f"{study}.jsonl.gz").read_bytes() == before
   write([{**some[0], "wall_time": 1.5}, *some[4:]])
   command.main()
   found = {rows.key(row): row for row in results.load(into)}

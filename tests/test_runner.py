@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import errno
+import functools
 import json
 import os
 import pathlib
@@ -215,21 +216,68 @@ def test_groups_share_programs_and_images(tmp_path, monkeypatch):
   assert sorted(corrupted) == sorted(study.datasets(1)[2:])
 
 
-def test_a_run_that_diverges(tmp_path, monkeypatch):
-  """It is recorded as such, and the others go on."""
-  original = train.Engine.place
+@functools.cache
+def shared_programs():
+  study = tiny.STUDY.override(["corruptions="])
+  mesh = train.make_mesh()
+  engine, evaluator = runner.make_programs(study, mesh, runner.Options(), True)
+  return engine, engine.epoch, evaluator
 
-  def poisoned(self, runs, labels):
-    placed = original(self, runs, labels)
-    strength = np.array(placed.strength)
-    strength[1] = np.nan
+
+@pytest.fixture
+def events(monkeypatch):
+  """Which epochs are begun and looked at; all tests share their programs."""
+  found = []
+  engine, epoch_of, evaluator = shared_programs()
+
+  def epoch(state, runs, number, *images):
+    found.append(("begin", number + 1))
+    return epoch_of(state, runs, number, *images)
+
+  def check(self, number, metrics, _check=runner.Group._check):
+    found.append(("look", number))
+    return _check(self, number, metrics)
+
+  monkeypatch.setattr(engine, "epoch", epoch)
+  monkeypatch.setattr(runner.Group, "_check", check)
+  monkeypatch.setattr(runner, "make_programs", lambda *_: (engine, evaluator))
+  return found
+
+
+def in_place(monkeypatch, change):
+  """Has the runs' strengths changed."""
+
+  def place(self, runs, labels, _place=train.Engine.place):
+    placed = _place(self, runs, labels)
+    strength = change(np.array(placed.strength))
     return placed._replace(strength=train.put(strength, self.by_run))
 
-  monkeypatch.setattr(train.Engine, "place", poisoned)
-  said = []
+  monkeypatch.setattr(train.Engine, "place", place)
+
+
+def test_an_epoch_is_begun_before_the_last_is_looked_at(tmp_path, events):
   study = tiny.STUDY.override(
-    ["corruptions=", "epochs=2", "evaluate_every=1", "seeds=2"]
+    ["corrupted_at=", "corruptions=", "evaluate_every=3"]
   )
+  said = []
+  runner.run_study(study, tmp_path, say=said.append)
+  assert [f"{what} {epoch}" for what, epoch in events] == [
+    *("begin 1", "begin 2", "look 1", "begin 3", "look 2", "look 3"),
+    *("begin 4", "look 4"),
+  ]
+  assert [f"epoch {i}/4" in said[i] for i in range(1, 5)] == [True] * 4
+  after = runner.run_study(
+    study, tmp_path / "other", runner.Options(checkpoint_every=1), print
+  )
+  assert events[8:10] == [("begin", 1), ("look", 1)]
+  assert results(tmp_path) == results(after.parent)
+
+
+def test_a_run_that_diverges(tmp_path, monkeypatch, events):
+  """It is recorded as such, and the others go on."""
+  in_place(monkeypatch, lambda x: np.where(np.arange(len(x)) == 1, np.nan, x))
+  said = []
+  study = tiny.STUDY.override(["corruptions=", "evaluate_every=2", "seeds=2"])
   options = runner.Options(save_logits=True)
   runner.run_study(study, tmp_path, options, say=said.append)
   found = list(rows.read(tmp_path / "rows.jsonl"))
@@ -242,32 +290,28 @@ def test_a_run_that_diverges(tmp_path, monkeypatch):
   assert tiny.RUNS[1] not in {(r["optimizer"], r["seed"]) for r in others}
   runner.run_study(study, tmp_path, say=said.append)
   assert "4 of 4 runs are there already" in said[-2]
-  logits = np.load(tmp_path / "logits" / "sgd-1-2-clean.npy")
+  logits = np.load(tmp_path / "logits" / "sgd-1-4-clean.npy")
   assert logits.shape == (1000, 10) and logits.dtype == np.float32
   labels = data.load_sample().test_labels
   top1 = 100 * np.mean(np.argmax(logits, axis=1) == labels)
   (row,) = (
-    row for row in others if rows.key(row)[1:] == ("sgd", 1, 2, "clean")
+    row for row in others if rows.key(row)[1:] == ("sgd", 1, 4, "clean")
   )
   assert row["metrics"]["top1"] == pytest.approx(top1)
 
 
-def test_all_runs_diverge(tmp_path, monkeypatch):
+def test_all_runs_diverge(tmp_path, monkeypatch, events):
   """It is seen while the next epoch is under way, and that is the last one."""
-  original = train.Engine.place
-
-  def poisoned(self, runs, labels):
-    placed = original(self, runs, labels)
-    return placed._replace(strength=np.nan * placed.strength)
-
-  monkeypatch.setattr(train.Engine, "place", poisoned)
+  in_place(monkeypatch, lambda x: x * np.float32(np.nan))
+  study = tiny.STUDY.override(
+    ["corrupted_at=", "corruptions=", "evaluate_every=4"]
+  )
   said = []
-  study = tiny.STUDY.override(["corruptions=", "epochs=4", "seeds=1"])
   runner.run_study(study, tmp_path, say=said.append)
   found = list(rows.read(tmp_path / "rows.jsonl"))
-  assert [(r["dataset"], r["epoch"]) for r in found] == [("diverged", 1)] * 2
-  assert [line for line in said if "epoch" in line] == said[1:2]
-  assert "every run has diverged" in said[2]
+  assert [(r["dataset"], r["epoch"]) for r in found] == [("diverged", 1)] * 4
+  assert events == [("begin", 1), ("begin", 2), ("look", 1)]
+  assert "epoch 1/4" in said[1] and "every run has diverged" in said[2]
 
 
 def test_sets_are_made_ahead(monkeypatch):
@@ -285,10 +329,12 @@ def test_sets_are_made_ahead(monkeypatch):
     sets.ask(["contrast/1", "fog/2"])
     sets.ask(["contrast/1"])
     images, labels = sets["contrast/1"]
+    # One that failed is tried again.
     with pytest.raises(data.DataError, match="no fog"):
       sets["fog/2"]
     np.testing.assert_array_equal(sets["clean"][0], sample.test_images)
-  assert made == [("contrast/1", False), ("fog/2", False), ("clean", True)]
+  there, here = [("contrast/1", False), ("fog/2", False)], [("fog/2", True)]
+  assert made == [*there, *here, ("clean", True)]
   expected, _ = images_of("contrast/1", sample)
   np.testing.assert_array_equal(images, expected)
   np.testing.assert_array_equal(labels, sample.test_labels)
