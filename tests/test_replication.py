@@ -241,9 +241,9 @@ def test_page_needs_no_other_file(blocks, tmp_path):
 def values(kept, study, optimizer, metric, dataset="clean", part="metrics"):
   """Straight from the rows: by seed, and by epoch."""
   found: dict[int, dict[int, float]] = {}
+  wanted = study.STUDY.config.hash, optimizer, dataset
   for row in kept:
-    its = row["config_hash"], row["optimizer"], row["dataset"]
-    if its == (study.STUDY.config.hash, optimizer, dataset):
+    if (row["config_hash"], row["optimizer"], row["dataset"]) == wanted:
       at = found.setdefault(row["seed"], {})
       at[row["epoch"]] = row[part][metric]
   return found
@@ -319,8 +319,9 @@ def test_sections_to_come(kept):
     return row | its | fields
 
   made = []
+  its = extended.STUDY.config.hash
   for row in kept:
-    if row["config_hash"] == extended.STUDY.config.hash:
+    if row["config_hash"] == its:
       if row["epoch"] == 1000 and row["seed"] < 2:
         made.append(as_if(row, unaugmented))
       if row["epoch"] == 100 and row["dataset"] == "clean":

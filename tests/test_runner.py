@@ -35,7 +35,7 @@ def tiny_model(monkeypatch):
 def launch(folder, cache, *args, **variables):
   """A process that runs the study, on one device, with a cache of programs."""
   environment = os.environ | {
-    "XLA_FLAGS": "",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0",
     "PYTHONPATH": str(TESTS.parent),
     "PYTHONUNBUFFERED": "1",
     "JAX_COMPILATION_CACHE_DIR": str(cache),
