@@ -64,6 +64,6 @@ def device_memory(device: Any = None) -> int:
 
 def runs_that_fit(config: Config, method: str, mesh: Any) -> int:
   """How many runs are to train together on a mesh; at least one a device."""
-  free = device_memory() - (2 << 30)  # for images, and to corrupt them
+  free = device_memory() - (1 << 30)  # for the images
   fit = int(free // bytes_per_run(config, method))
   return min(max(fit, 1), MOST) * mesh.shape["run"]
