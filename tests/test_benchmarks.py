@@ -3,6 +3,7 @@
 import functools
 import json
 import sys
+import types
 
 import jax
 import numpy as np
@@ -70,6 +71,24 @@ def test_training_steps_have_no_floor():
   assert [r["step"] for r in found][:2] == [update.SGD, update.OURS]
   assert all(r["floor"] is None and r["leaves"] == 16 for r in found)
   assert {command.line(r).count("|") for r in found} == {11}
+
+
+def test_a_peer_that_does_not_run_is_left_out(monkeypatch, capsys):
+  torch = pytest.importorskip("torch")
+
+  class Broken:
+    def __init__(self, base):
+      del base
+
+    def step(self):
+      raise RuntimeError("no compiler")
+
+  module = types.SimpleNamespace(OrthoGrad=Broken)
+  modules = {"torch": torch, "pytorch_optimizer": module}
+  monkeypatch.setattr(peers, "imported", modules.get)
+  params, grads = (update.arrays(SHAPES, "float32", seed) for seed in (0, 1))
+  assert not peers.in_torch(params, grads, 1)
+  assert "can't be timed: no compiler" in capsys.readouterr().err
 
 
 def test_peers_must_do_the_same():
