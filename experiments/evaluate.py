@@ -52,7 +52,7 @@ def images_of(
 class Sets:
   """Sets of images that are made ahead of their use, in another thread.
 
-  Most of the time goes into compiling, and is none where the device trains
+  Most of that is compiling, which takes no time from a device that trains
   meanwhile. What was asked for is kept.
   """
 
