@@ -183,7 +183,9 @@ def main():
   )
   parser.add_argument("suite", nargs="?", default="cpu", choices=["cpu", "gpu"])
   parser.add_argument(
-    "--steps", type=int, help="updates in one program (cpu 1, gpu 50)"
+    "--steps",
+    type=int,
+    help="updates in one program (cpu 1, gpu 50); of training steps, a fifth",
   )
   parser.add_argument(
     "--repeats", type=int, help="of it, timed (cpu 50, gpu 9)"

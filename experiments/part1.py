@@ -22,6 +22,7 @@ from experiments.tables import (
   effect,
   made_by,
   number,
+  of_pair,
   over_sets,
   p_value,
   printed,
@@ -314,7 +315,7 @@ def claims(found: Results) -> list[page.Block]:
     metric: str, claim: str, stated: str, part: str = "metrics"
   ) -> list[str]:
     within = paper.TOLERANCE[metric]
-    a, b = (found.values(name, metric, seeds, part=part) for name in PAIR)
+    a, b = of_pair(found, metric, seeds, part=part)
     row = stats.compare(a, b, paired=True)
     equal = stats.tost(a, b, within, paired=True).pvalue
     verdict = "no difference found, nor equality shown"

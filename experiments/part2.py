@@ -1,5 +1,7 @@
 """The report's second part: WRN-28-10, and ResNet-18 for 1000 epochs."""
 
+import functools
+
 import jax
 import numpy as np
 import scipy.stats
@@ -18,6 +20,7 @@ from experiments.tables import (
   made_by,
   means,
   number,
+  of_pair,
   over_sets,
   p_value,
   printed,
@@ -251,7 +254,7 @@ def not_the_papers(found: Results) -> str:
   worst = int(np.argmin(every[1][:, -1]))
   before, after = every[1][worst, -2:]
   short, long = (
-    [np.mean(found.values(name, "top1", SEEDS, epoch=e)) for name in PAIR]
+    [np.mean(values) for values in of_pair(found, "top1", SEEDS, epoch=e)]
     for e in (100, 1000)
   )
   return (
@@ -270,48 +273,45 @@ def not_the_papers(found: Results) -> str:
 
 
 def how_they_part(found: Results) -> str:
-  def at(metric, epoch=1000, datasets=("clean",), part="metrics"):
-    return [
-      found.values(name, metric, SEEDS, datasets, epoch, part) for name in PAIR
-    ]
+  of = functools.partial(of_pair, found, seeds=SEEDS)
 
-  def pair(metric, *args, digits=1):
-    return [f"{np.mean(x):.{digits}f}" for x in at(metric, *args)]
+  def pair(metric, epoch, dataset="clean", digits=1):
+    values = of(metric, datasets=[dataset], epoch=epoch)
+    return [f"{np.mean(x):.{digits}f}" for x in values]
 
   def sure(datasets):
     sgd, ours = (
       f"{100 * np.mean(confidence):.1f} % at an accuracy of {np.mean(top1):.1f}"
       for confidence, top1 in zip(
-        at("max_softmax", 1000, datasets),
-        at("top1", 1000, datasets),
+        of("max_softmax", datasets=datasets),
+        of("top1", datasets=datasets),
         strict=True,
       )
     )
     return f"{ours}, where SGD has {sgd}"
 
-  def scaled(datasets):
-    a, b = at("loss", 1000, datasets, "scaled")
+  def at_best(datasets):
+    a, b = of("loss", datasets=datasets, part="scaled")
     p = stats.paired_t_test(a, b).pvalue
     return f"{a.mean():.3f} against {b.mean():.3f} (p {p_value(p)})"
 
   early, late = pair("max_logit", 100), pair("max_logit", 1000)
-  losses = pair("loss", 200, ["train"], digits=2)
-  losses += pair("loss", 1000, ["train"], digits=2)
+  before, after = (pair("loss", epoch, "train", 2) for epoch in (200, 1000))
   return (
     "What parts them is the scale. The weights’ norm falls from the start, and "
     "after about 100 epochs max logit does, too: from there on from "
     f"{early[0]} to {late[0]} with SGD, and from {early[1]} to {late[1]} with "
     "⊥Grad. That fits what it is made for: weight decay shrinks the weights, "
     "and it takes away the part of the gradient that would grow them back. "
-    f"⊥Grad’s training loss rises again, from {losses[1]} at epoch 200 to "
-    f"{losses[3]} (SGD: {losses[0]} and {losses[2]}), at a training accuracy "
-    f"of {pair('top1', 1000, ['train'])[1]} %. So it ends on the other side of "
+    f"⊥Grad’s training loss rises again, from {before[1]} at epoch 200 to "
+    f"{after[1]} (SGD: {before[0]} and {after[0]}), at a training accuracy "
+    f"of {pair('top1', 1000, 'train')[1]} %. So it ends on the other side of "
     f"calibration: on clean images its mean confidence is {sure(['clean'])}. "
     "Its lower ECE under corruption comes with that: "
     f"{sure(CORRUPTED)}. But scale can be had without retraining, by "
     "temperature. At the best one for each set of images SGD’s mean loss is "
-    f"the lower one: {scaled(CORRUPTED)} on corrupted images, "
-    f"{scaled(['clean'])} on clean ones."
+    f"the lower one: {at_best(CORRUPTED)} on corrupted images, "
+    f"{at_best(['clean'])} on clean ones."
   )
 
 
@@ -322,11 +322,15 @@ def epochs_of(found: Results) -> list[int]:
 def overfit_claims(found: Results, short: Results) -> page.Table:
   lines = [["The paper, after 1000 epochs", "", "here"]]
 
+  def judge(claim, wins, of, here):
+    verdict = "holds" if wins == of else "holds in part"
+    lines.append([claim, f"**{verdict if wins else 'not confirmed'}**", here])
+
   def better(metric, severities, claim, lower):
     wins, words = 0, []
     for i in severities:
       datasets = sets(corruptions.CORRUPTIONS, [i])
-      a, b = (found.values(name, metric, SEEDS, datasets) for name in PAIR)
+      a, b = of_pair(found, metric, SEEDS, datasets)
       test = scipy.stats.ttest_rel(b, a)
       change = float(np.mean(b - a))
       wins += bool((change < 0) == lower and test.pvalue < LEVEL)
@@ -334,21 +338,16 @@ def overfit_claims(found: Results, short: Results) -> page.Table:
         number(metric, x) for x in (change, *test.confidence_interval())
       )
       words.append(f"{i}: {change} ({low}, {high}), p {p_value(test.pvalue)}")
-    verdict = "holds" if wins == len(severities) else "holds in part"
-    verdict = verdict if wins else "not confirmed"
-    lines.append([claim, f"**{verdict}**", "; ".join(words)])
+    judge(claim, wins, len(severities), "; ".join(words))
 
   def accuracy(datasets, claim, sign):
-    a, b = (found.values(name, "top1", SEEDS, datasets) for name in PAIR)
-    row = stats.compare(a, b, paired=True)
-    holds = row.p < LEVEL and sign * row.d > 0
-    lines.append(
-      [
-        claim,
-        f"**{'holds' if holds else 'not confirmed'}**",
-        f"{spread('top1', row.mean_a, row.std_a)} against "
-        f"{spread('top1', row.mean_b, row.std_b)}, p {p_value(row.p)}",
-      ]
+    row = stats.compare(*of_pair(found, "top1", SEEDS, datasets), paired=True)
+    judge(
+      claim,
+      row.p < LEVEL and sign * row.d > 0,
+      True,
+      f"{spread('top1', row.mean_a, row.std_a)} against "
+      f"{spread('top1', row.mean_b, row.std_b)}, p {p_value(row.p)}",
     )
 
   accuracy(["clean"], "SGD has the higher clean accuracy", 1)
@@ -360,19 +359,14 @@ def overfit_claims(found: Results, short: Results) -> page.Table:
   long = found.values("orthograd", "top1", SEEDS, hardest)
   seeds = range(20)
   if short.has(PAIR, seeds, CORRUPTED):
-    best = max(
-      short.values(name, "top1", seeds, hardest).max() for name in PAIR
-    )
+    best = np.max(of_pair(short, "top1", seeds, hardest))
     above = int(np.sum(long > best))
-    verdict = "holds" if above == len(long) else "holds in part"
-    verdict = verdict if above else "not confirmed"
-    lines.append(
-      [
-        "at severity 5, ⊥Grad is above every run of 100 epochs",
-        f"**{verdict}**",
-        f"{above} of {len(long)} seeds are above the best of 40 such runs, "
-        f"{best:.2f} %; ⊥Grad has {long.mean():.2f} ± {long.std(ddof=1):.2f}",
-      ]
+    judge(
+      "at severity 5, ⊥Grad is above every run of 100 epochs",
+      above,
+      len(long),
+      f"{above} of {len(long)} seeds are above the best of 40 such runs, "
+      f"{best:.2f} %; ⊥Grad has {long.mean():.2f} ± {long.std(ddof=1):.2f}",
     )
   return page.Table(
     lines,
@@ -394,10 +388,7 @@ def milestones(found: Results) -> page.Table:
     for title, (metric, part) in rows.items():
       cells = []
       for epoch in MILESTONES:
-        a, b = (
-          found.values(name, metric, SEEDS, datasets, epoch, part)
-          for name in PAIR
-        )
+        a, b = of_pair(found, metric, SEEDS, datasets, epoch, part)
         star = " *" if stats.paired_t_test(a, b).pvalue < LEVEL else ""
         cells.append(means(metric, a, b) + star)
       lines.append([f"{title}, {where}", *cells])

@@ -54,6 +54,20 @@ SEVERITIES = [["clean"]]
 SEVERITIES += [sets(corruptions.CORRUPTIONS, [i]) for i in range(1, 6)]
 
 
+def of_pair(
+  found: Results,
+  metric: str,
+  seeds: Sequence[int],
+  datasets: Sequence[str] = ("clean",),
+  epoch: int | None = None,
+  part: str = "metrics",
+) -> list[np.ndarray]:
+  """What :meth:`Results.values` has of SGD and of ⊥Grad."""
+  return [
+    found.values(name, metric, seeds, datasets, epoch, part) for name in PAIR
+  ]
+
+
 def number(metric: str, value: float) -> str:
   return f"{value:.{DIGITS.get(metric, 2)}f}"
 
@@ -251,7 +265,7 @@ def starred(
   cells, tests = {}, {}
   for cell in itertools.product(rows, columns):
     metric, datasets = what(*cell)
-    a, b = (found.values(name, metric, seeds, datasets) for name in PAIR)
+    a, b = of_pair(found, metric, seeds, datasets)
     cells[cell] = means(metric, a, b)
     tests[cell] = stats.paired_t_test(a, b).pvalue
   adjusted = stats.holm(list(tests.values()))

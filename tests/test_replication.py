@@ -250,7 +250,11 @@ def values(kept, study, optimizer, metric, dataset="clean", part="metrics"):
 
 
 def test_wide(kept, blocks):
-  ((_, *lines), way, *_) = tables(blocks, "WRN-28-10: 5 seeds")
+  ((_, *lines), way, *others) = tables(blocks, "WRN-28-10: 5 seeds")
+  assert len(others) == 2
+  pictures = [b.name for b in blocks if isinstance(b, page.Picture)]
+  names = ["wide_reliability", "radial", "extended", "trajectories"]
+  assert set(names) < set(pictures)
   assert [line[0] for line in lines] == list(METRICS.values())
   found = {line[0]: line for line in lines}["loss"]
   assert found[1] == "1.05" and found[-1] == "**not within** 0.08"

@@ -214,6 +214,7 @@ def test_groups_share_programs_and_images(tmp_path, monkeypatch):
   assert engine.epoch._cache_size() == 1
   corrupted = [name for name in sets if name != "clean"]
   assert sorted(corrupted) == sorted(study.datasets(1)[2:])
+  assert set(sets) == set(study.datasets(1)[1:])
 
 
 @functools.cache

@@ -2,8 +2,8 @@
 
     python -m experiments run wide_confirmation
 
-is expected to take one H200 12 minutes. It tells whether what wide gives is the
-luck of its seeds, or of the epoch after which they are evaluated.
+was not run yet. It tells whether what wide gives is the luck of its seeds, or
+of the epoch after which they are evaluated.
 """
 
 import dataclasses
