@@ -32,8 +32,9 @@ from experiments.tables import (
 from orthograd_optax import plots, stats
 
 SEEDS, FRESH = range(5), range(5, 10)  # of wide and of wide_confirmation
-PLAIN = range(2)  # of unaugmented
-WAY, FINER = range(10, 101, 10), range(2, 101, 2)  # epochs that they evaluate
+FEW = range(2)  # of wide_tf32 and of unaugmented
+# Epochs that wide, wide_confirmation and wide_tf32 evaluate.
+WAY, FINER, EVERY_4 = range(10, 101, 10), range(2, 101, 2), range(4, 101, 4)
 MILESTONES = (100, 200, 400, 700, 1000)
 # Kinds of parameters on which ⊥Grad acts, as rows name them.
 KINDS = (
@@ -57,10 +58,10 @@ def has_extended(found: Results) -> bool:
 
 
 def has_unaugmented(found: Results) -> bool:
-  return found.has(PAIR, PLAIN, ["clean", *CORRUPTED])
+  return found.has(PAIR, FEW, ["clean", *CORRUPTED])
 
 
-def wide(found: Results, extended: Results) -> list[page.Block]:
+def wide(found: Results, finer: Results, extended: Results) -> list[page.Block]:
   blocks: list[page.Block] = [
     "## WRN-28-10: 5 seeds",
     made_by(found, "wide"),
@@ -79,6 +80,13 @@ def wide(found: Results, extended: Results) -> list[page.Block]:
       made_by(found, "wide_confirmation"),
       beside_the_paper(found, FRESH, paper.WIDE, paper.TOLERANCE_WIDE),
       *after_which_epoch(found, FRESH, FINER),
+      not_luck(found),
+    ]
+  if finer.has(PAIR, FEW, epochs=EVERY_4):
+    blocks += [
+      f"### In TF32, {len(FEW)} seeds",
+      made_by(finer, "wide_tf32"),
+      *after_which_epoch(finer, FEW, EVERY_4),
     ]
   if has_extended(extended):
     blocks += why(found, extended)
@@ -89,31 +97,30 @@ def after_which_epoch(
   found: Results, seeds: range, epochs: range
 ) -> list[page.Block]:
   """How much hangs on the epoch after which a run is evaluated."""
-  late = [epoch for epoch in epochs if epoch >= 80]
+  first = next(i for i, epoch in enumerate(epochs) if epoch >= 80)
+  late = f"{epochs[first]} to {epochs[-1]}"
   over = {
     m: {name: found.over_epochs(name, m, seeds, epochs) for name in PAIR}
     for m in ("top1", "loss", "max_logit")
   }
   best = {name: np.argmax(over["top1"][name], axis=1) for name in PAIR}
-  lines = [
-    ["SGD / ⊥Grad", "paper", *(f"epoch {e}" for e in (80, 90, 100)), "best"]
-  ]
+  lines = [["SGD / ⊥Grad", "paper", "epoch 100", f"mean of {late}", "best"]]
   for metric, values in over.items():
-    columns = [
-      [values[name][:, epochs.index(epoch)] for name in PAIR]
-      for epoch in (80, 90, 100)
-    ]
-    columns.append(
-      [values[name][np.arange(len(seeds)), best[name]] for name in PAIR]
+    columns = (
+      [values[name][:, -1] for name in PAIR],
+      [values[name][:, first:].mean(axis=1) for name in PAIR],
+      [values[name][np.arange(len(seeds)), best[name]] for name in PAIR],
     )
     lines.append(
       [
         METRICS[metric],
         " / ".join(printed(paper.WIDE[metric])),
-        *(means(metric, a, b) for a, b in columns),
+        *(
+          " / ".join(spread(metric, x.mean(), x.std(ddof=1)) for x in pair)
+          for pair in columns
+        ),
       ]
     )
-  first = epochs.index(late[0])
   within = {
     metric: np.sqrt(
       np.mean(
@@ -124,8 +131,8 @@ def after_which_epoch(
   }
   return [
     "The learning rate is constant to the end, and what is evaluated is the "
-    "last epoch, wherever a run is then: over the epochs "
-    f"{', '.join(map(str, late))} the accuracy of one and the same run has a "
+    f"last epoch, wherever a run is then: over the {len(epochs) - first} "
+    f"evaluated epochs from {late} the accuracy of one and the same run has a "
     f"standard deviation of {within['top1']:.1f} %, and its loss one of "
     f"{within['loss']:.2f}: that alone gives the mean of {len(seeds)} runs a "
     f"standard error of {within['loss'] / len(seeds) ** 0.5:.2f}. The authors’ "
@@ -133,11 +140,45 @@ def after_which_epoch(
     "passes over a run’s bad moments; “best” is what that gives here.",
     page.Table(
       lines,
-      f"Means over seeds {seeds[0]} to {seeds[-1]}. best: for each run, the "
-      f"one of its {len(epochs)} evaluated epochs with the highest accuracy on "
-      "the test set.",
+      f"Mean ± standard deviation over seeds {seeds[0]} to {seeds[-1]}. best: "
+      f"for each run, the one of its {len(epochs)} evaluated epochs with the "
+      "highest accuracy on the test set.",
     ),
   ]
+
+
+def not_luck(found: Results) -> str:
+  """What the runs of both studies say of the distance to the paper's table."""
+  seeds = range(FRESH.stop)
+
+  def against(metric, i, values):
+    row = paper.WIDE[metric]
+    theirs = (row.sgd, row.orthograd)
+    # Cohen's d gives away the standard deviation that it is in units of.
+    of_paper = theirs[i], abs((theirs[0] - theirs[1]) / row.d), len(SEEDS)
+    ours = values.mean(), values.std(ddof=1), len(values)
+    p = scipy.stats.ttest_ind_from_stats(*ours, *of_paper, equal_var=False)
+    return (
+      f"{number(metric, ours[0])} where the paper has {printed(row)[i]} "
+      f"(p {p_value(p.pvalue)})"
+    )
+
+  accuracy, loss = (
+    [
+      against(metric, i, values)
+      for i, values in enumerate(of_pair(found, metric, seeds))
+    ]
+    for metric in ("top1", "loss")
+  )
+  return (
+    f"So it is not the luck of the seeds. Over all {len(seeds)}, after the "
+    f"last epoch, SGD’s accuracy is {accuracy[0]}, and its loss {loss[0]}; "
+    f"⊥Grad’s accuracy is {accuracy[1]}, and its loss {loss[1]} (Welch’s test; "
+    "the paper’s standard deviations are those that its d implies). Other "
+    "seeds agree with the first on logits, and neither reach the paper’s "
+    "accuracies after the last epoch; at the epoch that is best on the test "
+    "set both do."
+  )
 
 
 def why(found: Results, extended: Results) -> list[page.Block]:
@@ -219,11 +260,11 @@ def extended(
   ]
   if has_unaugmented(plain):
     blocks += [
-      f"### Without augmentation, {len(PLAIN)} seeds",
+      f"### Without augmentation, {len(FEW)} seeds",
       made_by(plain, "unaugmented"),
       "One thing that lowers accuracy is to train without random crops and "
       "flips, all else equal:",
-      overfit_table(plain, PLAIN),
+      overfit_table(plain, FEW),
     ]
   return blocks
 

