@@ -21,7 +21,7 @@ from orthograd_optax import orthograd
 
 Shapes = list[tuple[int, ...]]
 SGD, OURS, TEXTBOOK = "SGD", "⊥Grad", "textbook ⊥Grad"
-PARALLEL = "⊥Grad, g nearly ∥ w"  # where one sweep won't do
+PARALLEL = "⊥Grad, g nearly ∥ w"  # where one sweep won't do a CPU
 RATE, MOMENTUM, DECAY = 1e-6, 0.9, 5e-4
 
 

@@ -4,7 +4,7 @@ The rest of the package decides *which* arrays form a vector; what is done to
 that vector stands here alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import functools
 import itertools
 import math
@@ -22,10 +22,8 @@ SHORT, SMALL = 1 << 14, 1 / 16
 # How many arrays are stacked at once.
 FEW = 32
 
-# Where sums are taken together, at least so many entries of an array are summed
-# up before they are stacked with those of others; but arrays of one shape, and
-# of up to so many entries, are stacked before, in the program that sums them.
-ROW, LONG = 64, 1 << 20
+# Arrays of one shape, of up to so many entries, are stacked where a GPU sums.
+LONG = 1 << 20
 
 
 class Projection(NamedTuple):
@@ -72,9 +70,10 @@ def project(
     \hat g = g_\perp \, \|g\| / (\|g_\perp\| + \varepsilon).
 
   One sweep over w and g measures the sums, and another, which the compiler
-  fuses into whatever follows, writes the result. Two more come between where
-  any of the long vectors is of an extreme scale or nearly parallel to its
-  parameters. Only the arrays of short ones are reshaped and copied.
+  fuses into whatever follows, writes the result. A GPU takes both in float64;
+  elsewhere, two more come between for a group that is of an extreme scale or
+  nearly parallel to its parameters. Only the arrays of short vectors are
+  reshaped and copied.
 
   Args:
     params: for each group, the arrays of w.
@@ -91,21 +90,49 @@ def project(
     For each group, a :class:`Projection`.
   """
   groups = [
-    _Group(*arrays) for arrays in zip(params, updates, axes, strict=True)
+    _Group(*arrays, _sums_in(*arrays[:2]))
+    for arrays in zip(params, updates, axes, strict=True)
   ]
-  small, large = (
-    {
-      some: _Bundle([groups[i] for i in some], strength)
-      for some in _alike(groups, part)
-    }
-    for part in _by_size(groups)
-  )
-  sums = [_measure_packed(bundle, axis_name) for bundle in small.values()]
-  sums += _measure_all(list(large.values()), axis_name)
+  small, large = _by_size(groups)
   found: dict[int, Projection] = {}
-  for (some, bundle), its in zip((small | large).items(), sums, strict=True):
-    found |= zip(some, _apply(bundle, eps, its, renormalize), strict=True)
+  for part in (small, large):
+    for some in _alike(groups, part):
+      bundle = _Bundle([groups[i] for i in some], strength, part is small)
+      made = _project_bundle(bundle, eps, renormalize, axis_name)
+      found |= zip(some, made, strict=True)
   return [found[i] for i in range(len(groups))]
+
+
+def _project_bundle(
+  bundle: "_Bundle", eps: Any, renormalize: bool, axis_name: Any
+) -> list[Projection]:
+  """The projections of all groups, as it suits the device."""
+
+  def project(bundle, measure):
+    sums = _measure(bundle, measure, axis_name)
+    return _apply(bundle, eps, sums, renormalize, dtype)
+
+  def widely():
+    with jax.enable_x64(True):
+      return project(bundle.widened(), _measure_at_once)
+
+  dtype = bundle.dtype
+  in_sweeps = functools.partial(project, bundle, _measure_in_sweeps)
+  as_needed = functools.partial(project, bundle, _measure_as_needed)
+  # A GPU takes as long to begin a sum as to take one, and waits at branches,
+  # but computes in float64 as fast as it reads, which jax 0.8 lets it do.
+  has_wider = dtype == jnp.float32 and hasattr(jax, "enable_x64")
+  on_gpu = widely if has_wider else in_sweeps
+  # Devices that took different branches would wait for each other.
+  alone = axis_name is None and not bundle.packed
+  elsewhere = as_needed if alone else in_sweeps
+  return lax.platform_dependent(cuda=on_gpu, rocm=on_gpu, default=elsewhere)
+
+
+def _sums_in(params: Arrays, updates: Arrays) -> Any:
+  """The dtype that is wide enough for all of them."""
+  wide = any(jnp.finfo(x.dtype).bits == 64 for x in [*params, *updates])
+  return jnp.float64 if wide else jnp.float32
 
 
 def _by_size(groups: list["_Group"]) -> tuple[list[int], list[int]]:
@@ -128,34 +155,25 @@ def _alike(groups: list["_Group"], indices: list[int]) -> list[tuple[int, ...]]:
 
 
 # What is traced once for all groups of the same shapes.
-_of_a_group = functools.partial(jax.jit, static_argnames=("axes", "together"))
+_of_a_group = functools.partial(jax.jit, static_argnames=("axes", "dtype"))
 
 
 class _Sums(NamedTuple):
-  """Squared norms in scaled units: w is scale_w · w', g is scale_g · g'."""
+  """Squared norms, of w / scale_w and g / scale_g if there are `scales`."""
 
-  scale_w: jax.Array
-  scale_g: jax.Array
-  c: jax.Array  # ⟨w', g'⟩ / ⟨w', w'⟩
+  c: jax.Array  # ⟨w, g⟩ / ⟨w, w⟩
   ww: jax.Array
   gg: jax.Array
-  rr: jax.Array  # of the residual g' − s·c·w'
+  rr: jax.Array  # of the residual g − s·c·w
+  scales: tuple[jax.Array, ...] = ()
 
 
 class _Group:
-  """Real arrays w and g, in the dtype in which sums are taken.
+  """Real arrays w and g, in the dtype in which sums are taken."""
 
-  If they are to be taken together with those of other groups, :meth:`sums` are
-  over the axes `inner` alone, and those over `outer` are still to be taken.
-  """
-
-  def __init__(
-    self, params: Arrays, updates: Arrays, axes: Axes, together: bool = False
-  ):
+  def __init__(self, params: Arrays, updates: Arrays, axes: Axes, dtype: Any):
     self.arrays, self.array_axes = (params, updates), axes
-    self.together = together
-    wide = any(jnp.finfo(x.dtype).bits == 64 for x in [*params, *updates])
-    self.dtype = jnp.float64 if wide else jnp.float32
+    self.dtype = dtype
     self.ws, self.gs = (
       [part.astype(self.dtype) for x in xs for part in _split(x)]
       for xs in (params, updates)
@@ -167,8 +185,6 @@ class _Group:
     g, a = self.gs[0], self.axes[0]
     self.batch = tuple(n for i, n in enumerate(g.shape) if i not in a)
     self.length = self.size // max(math.prod(self.batch), 1)  # of a vector
-    split = _inner_and_outer if together else lambda _, axes: (axes, ())
-    self.inner, self.outer = zip(*map(split, self.gs, self.axes), strict=True)
 
   @property
   def kind(self) -> Any:
@@ -176,9 +192,9 @@ class _Group:
 
     They are stored in the same dtypes, too.
     """
-    products = _products(self.ws, self.gs)
-    total = jax.typeof(functools.reduce(jnp.add, self.sums(products)))
-    return total, *(frozenset(x.dtype for x in xs) for xs in self.arrays)
+    total, *_ = self.sums(self.ws, self.gs)
+    stored = (frozenset(x.dtype for x in xs) for xs in self.arrays)
+    return jax.typeof(total), *stored
 
   @property
   def form(self) -> Any:
@@ -186,7 +202,7 @@ class _Group:
 
     Arrays of one shape that the compiler shards may differ in how it does.
     """
-    if not self.together or self.size > LONG:
+    if self.size > LONG:
       return None
     types = [*map(jax.typeof, itertools.chain(*self.arrays))]
     if any(AxisType.Auto in t.sharding.mesh.axis_types for t in types):
@@ -213,52 +229,32 @@ class _Group:
     ]
     return jnp.concatenate(rows, -1)
 
-  def sums(self, xs: Arrays) -> list[jax.Array]:
-    return list(map(jnp.sum, xs, self.inner))
+  def sums(self, xs: Arrays, ys: Arrays) -> tuple[jax.Array, ...]:
+    """⟨x, y⟩, ⟨x, x⟩ and ⟨y, y⟩."""
+    return _added(map(_three_sums, self.axes, xs, ys))
 
   def scaled(self, xs: Arrays, factor: jax.Array) -> list[jax.Array]:
     return [
       x * jnp.expand_dims(factor, a) for x, a in zip(xs, self.axes, strict=True)
     ]
 
-  def residuals(self, factor, scale_w, scale_g) -> list[jax.Array]:
+  def residuals(self, factor, *scales) -> list[jax.Array]:
+    """What is left of g; the factor is that of w and g in scaled units."""
     # One factor after the other: their product may be out of range.
-    parallel = self.scaled(self.scaled(self.ws, 1 / scale_w), factor)
-    parallel = self.scaled(parallel, scale_g)
+    factors = (1 / scales[0], factor, scales[1]) if scales else (factor,)
+    parallel = functools.reduce(self.scaled, factors, self.ws)
     return [g - x for g, x in zip(self.gs, parallel, strict=True)]
 
 
-def _made_of(
-  groups: list[_Group], function: Callable[..., Any], rows: list[list[Any]]
-) -> list[Any]:
-  """What the function makes of groups of one form; of several, as one."""
-  group, *others = groups
-  if not others:
-    its = [row for (row,) in rows]
-    options = {"axes": group.array_axes, "together": group.together}
-    return [function(*group.arrays, *its, **options)]
-  params, updates = (
-    [jnp.stack(xs) for xs in zip(*each, strict=True)]
-    for each in zip(*(group.arrays for group in groups), strict=True)
-  )
-  made = function(
-    params,
-    updates,
-    *map(jnp.stack, rows),
-    axes=tuple(tuple(1 + axis for axis in axes) for axes in group.array_axes),
-    together=group.together,
-  )
-  leaves, tree = jax.tree.flatten(made)
-  return [
-    tree.unflatten([_row(x, i) for x in leaves]) for i in range(len(groups))
-  ]
-
-
 class _Bundle:
-  """Groups of a kind. What is said of each is one array, a row for each."""
+  """Groups of a kind. What is said of each is one array, a row for each.
 
-  def __init__(self, groups: list[_Group], strength: Any):
+  If it is `packed`, sums are taken of a copy of all groups.
+  """
+
+  def __init__(self, groups: list[_Group], strength: Any, packed: bool = False):
     self.groups, self.given = groups, strength  # as it was given
+    self.packed = packed
     self.dtype = groups[0].dtype
     # The same for each group, if not for each of its vectors.
     strength = jnp.asarray(strength, self.dtype)
@@ -266,32 +262,31 @@ class _Bundle:
     shape = (*(1,) * axes, *strength.shape) if strength.ndim else ()
     self.strength = strength.reshape(shape)
 
-  def joined(self) -> "_Bundle":
-    """The same, whose sums are taken together."""
+  def widened(self) -> "_Bundle":
+    """The same, with sums in float64."""
     groups = [
-      _Group(*group.arrays, group.array_axes, together=True)
+      _Group(*group.arrays, group.array_axes, jnp.float64)
       for group in self.groups
     ]
-    return _Bundle(groups, self.given)
+    return _Bundle(groups, self.given, self.packed)
 
   def each(self, function: Callable[..., Any], *stacks: jax.Array) -> list[Any]:
     """Of each group, what the function makes of it and its rows."""
     if stacks and len(self.groups) > 1:
       # As one array, which is not to be computed anew for each.
       shape = jnp.broadcast_shapes(*map(jnp.shape, stacks))
-      one = jnp.stack([jnp.broadcast_to(x, shape) for x in stacks])
-      stacks = tuple(lax.optimization_barrier(one))
-    same: dict[Any, list[int]] = {}
-    for i, group in enumerate(self.groups):
-      same.setdefault(group.form or i, []).append(i)
-    found: dict[int, Any] = {}
-    for indices in same.values():
-      for first in range(0, len(indices), FEW):
-        some = indices[first : first + FEW]
-        rows = [[_row(stack, i) for i in some] for stack in stacks]
-        made = _made_of([self.groups[i] for i in some], function, rows)
-        found |= zip(some, made, strict=True)
-    return [found[i] for i in range(len(self.groups))]
+      one = [jnp.broadcast_to(x, shape) for x in stacks]
+      one = lax.optimization_barrier(jnp.stack(one))
+      stacks = tuple(_row(one, i) for i in range(len(stacks)))
+    return [
+      function(
+        *group.arrays,
+        *(_row(stack, i) for stack in stacks),
+        axes=group.array_axes,
+        dtype=group.dtype,
+      )
+      for i, group in enumerate(self.groups)
+    ]
 
   def totals(
     self,
@@ -299,142 +294,103 @@ class _Bundle:
     *stacks: jax.Array,
     axis_name: Any = None,
   ) -> tuple[jax.Array, ...]:
-    """The sums that the function takes of each group, stacked.
-
-    Those that it has left unfinished in the same shape are finished as one.
-    """
-    alike: dict[Any, list[tuple[int, int, jax.Array]]] = {}
-    for i, sums in enumerate(self.each(function, *stacks)):
-      for j, arrays in enumerate(sums):
-        for x, axes in zip(arrays, self.groups[i].outer, strict=True):
-          alike.setdefault((jax.typeof(x), axes), []).append((i, j, x))
-    found: dict[int, dict[int, jax.Array]] = {}
-    for (_, axes), entries in alike.items():
-      # In the order in which they are stacked below: XLA takes long to find out
-      # what to do with rows in another one.
-      entries.sort(key=lambda entry: (entry[1], entry[0]))
-      total = jnp.stack([x for *_, x in entries])
-      if axes:
-        total = jnp.sum(total, [1 + axis for axis in axes])
-      for row, (i, j, _) in enumerate(entries):
-        rows = found.setdefault(j, {})
-        rows[i] = rows[i] + _row(total, row) if i in rows else _row(total, row)
-    totals = tuple(
-      jnp.stack([found[j][i] for i in range(len(self.groups))])
-      for j in range(len(found))
-    )
-    return totals if axis_name is None else lax.psum(totals, axis_name)
+    """The sums that the function takes of each group, stacked."""
+    return _stacked(self.each(function, *stacks), axis_name)
 
   def column(self, number: Callable[[_Group], float], like: jax.Array):
     """A number for each group, for each of its vectors."""
-    numbers = jnp.asarray([number(group) for group in self.groups], self.dtype)
+    numbers = jnp.asarray([number(group) for group in self.groups], like.dtype)
     return numbers.reshape(-1, *(1,) * (like.ndim - 1))
 
 
-def _measure_all(bundles: list[_Bundle], axis_name: Any) -> list[_Sums]:
-  """The sums of all bundles, in the fewest sweeps that will do."""
-  if axis_name is not None:
-    # Devices that took different branches would wait for each other.
-    return [_measure(bundle, axis_name) for bundle in bundles]
-
-  def together():
-    return _measure_as_needed([bundle.joined() for bundle in bundles])
-
-  def one_by_one():
-    return [
-      jax.tree.map(
-        lambda *rows: jnp.concatenate(rows),
-        *(
-          _measure_alone(*group.arrays, bundle.given, axes=group.array_axes)
-          for group in bundle.groups
-        ),
-      )
-      for bundle in bundles
-    ]
-
-  # A GPU waits at every branch, and takes as long to begin a sum as to take
-  # one. A CPU does neither, but telling zeros takes it longer than the sums.
-  return lax.platform_dependent(cpu=one_by_one, default=together)
-
-
-@functools.partial(jax.jit, static_argnames="axes")
-def _measure_alone(params, updates, strength, *, axes) -> _Sums:
-  bundle = _Bundle([_Group(params, updates, axes)], strength)
-  return _measure_as_needed([bundle])[0]
-
-
-def _measure_as_needed(bundles: list[_Bundle]) -> list[_Sums]:
-  """The plain sums if all can be trusted, else others for those that can't."""
-  if not bundles:
-    return []
-  plain, sound = zip(*map(_measure_plainly, bundles), strict=True)
-
-  # A CUDA graph can hold a branch, but no loop; a CPU compiles loops sooner.
-  unroll = bundles[0].groups[0].together
-
-  def mend():
-    # Vector by vector: a result does not depend on the other vectors'.
-    return [
-      jax.tree.map(
-        functools.partial(jnp.where, ok),
-        sums,
-        _measure_anew(bundle, sums.ww, sums.gg, unroll=unroll),
-      )
-      for bundle, sums, ok in zip(bundles, plain, sound, strict=True)
-    ]
-
-  # With nothing to do in the one branch: else XLA takes both for cheap, and
-  # always runs both on a GPU.
-  all_sound = functools.reduce(jnp.logical_and, map(jnp.all, sound))
-  stacks = [jnp.stack(sums) for sums in plain]
-  found = lax.cond(
-    all_sound, lambda: stacks, lambda: [jnp.stack(sums) for sums in mend()]
-  )
-  return [_Sums(*stack) for stack in found]
-
-
-def _measure_packed(bundle: _Bundle, axis_name: Any) -> _Sums:
-  """The sums of all groups of the bundle as those of one."""
+def _measure(
+  bundle: _Bundle, measure: Callable[[_Bundle, Any], _Sums], axis_name: Any
+) -> _Sums:
+  """The sums of all groups; if they are packed, as those of one."""
+  if not bundle.packed:
+    return measure(bundle, axis_name)
   w, g = (
     _stack_padded([group.flat(which) for group in bundle.groups])
     for which in (0, 1)
   )
   # Else each sweep over them would read from all groups.
   w, g = lax.optimization_barrier((w, g))
-  packed = _Group([w], [g], ((w.ndim - 1,),))
-  sums = _measure(_Bundle([packed], bundle.given), axis_name)
+  one = _Group([w], [g], ((w.ndim - 1,),), bundle.dtype)
+  sums = measure(_Bundle([one], bundle.given), axis_name)
   return jax.tree.map(lambda x: _row(x, 0), sums)
 
 
-def _measure(bundle: _Bundle, axis_name: Any) -> _Sums:
-  """The sums, right for any w and g."""
+def _measure_at_once(bundle: _Bundle, axis_name: Any) -> _Sums:
+  """The sums in one sweep, in a dtype twice as wide as the arrays'.
+
+  It has all products exactly, whatever their scale, and digits enough for ‖g⊥‖²
+  to be a difference of squares, which is 0 if it is lost in rounding.
+  """
+  form = lambda group: group.form or id(group)
+  sums: list[tuple[jax.Array, ...]] = []
+  for _, groups in itertools.groupby(bundle.groups, form):
+    same = list(groups)
+    for i in range(0, len(same), FEW):
+      sums += _sums_of(same[i : i + FEW])
+  wg, ww, gg = _stacked(sums, axis_name)
+  c, removed = _solve(wg, ww, bundle.strength)
+  rr = gg - removed
+  rounding = 1024 * float(jnp.finfo(bundle.dtype).eps)
+  return _Sums(c, ww, gg, jnp.where(rr <= rounding * gg, 0, rr))
+
+
+def _sums_of(groups: list[_Group]) -> list[tuple[jax.Array, ...]]:
+  """The sums of groups of one form, each at once."""
+  group, *others = groups
+  if not others:
+    options = {"axes": group.array_axes, "dtype": group.dtype}
+    return [_products_at_once(*group.arrays, **options)]
+  params, updates = (
+    [jnp.stack(xs) for xs in zip(*each, strict=True)]
+    for each in zip(*(group.arrays for group in groups), strict=True)
+  )
+  axes = tuple(tuple(1 + i for i in its) for its in group.array_axes)
+  sums = _products_at_once(params, updates, axes=axes, dtype=group.dtype)
+  return [tuple(_row(x, i) for x in sums) for i in range(len(groups))]
+
+
+def _measure_in_sweeps(bundle: _Bundle, axis_name: Any) -> _Sums:
+  """The sums in three sweeps, the first for the scales."""
   _, ww, gg = bundle.totals(_plain_products, axis_name=axis_name)
   return _measure_anew(bundle, ww, gg, axis_name)
 
 
-def _measure_plainly(bundle: _Bundle) -> tuple[_Sums, jax.Array]:
-  """The sums in one sweep, and whether those of each vector can be trusted.
+def _measure_as_needed(bundle: _Bundle, axis_name: Any) -> _Sums:
+  """The sums of each group in one sweep, or three if that can't be trusted."""
+  del axis_name
+  found = [
+    _measure_alone(*group.arrays, bundle.given, group.array_axes, bundle.dtype)
+    for group in bundle.groups
+  ]
+  return jax.tree.map(lambda *rows: jnp.concatenate(rows), *found)
 
-  A sum of squares that is zero can only be trusted if nothing underflowed.
-  """
-  tell_zeros = bundle.groups[0].together
-  products = _telling_products if tell_zeros else _plain_products
-  wg, ww, gg = bundle.totals(products)
-  trusted = [_scale(bundle, x) == 1 for x in (ww, gg)]
-  if tell_zeros:
-    trusted = [ok | (x == 0) for ok, x in zip(trusted, (ww, gg), strict=True)]
-  in_range = functools.reduce(jnp.logical_and, trusted)
+
+@functools.partial(jax.jit, static_argnames=("axes", "dtype"))
+def _measure_alone(params, updates, strength, axes, dtype) -> _Sums:
+  bundle = _Bundle([_Group(params, updates, axes, dtype)], strength)
+  wg, ww, gg = bundle.totals(_plain_products)
+  in_range = (_scale(bundle, ww) == 1) & (_scale(bundle, gg) == 1)
   square = _safe(gg, in_range)
   c, removed = _solve(_safe(wg, in_range), _safe(ww, in_range), bundle.strength)
   rr = square - removed
   sound = in_range & (2 * rr >= square)  # the difference has not cancelled
   # Of sound, not of ww: jax 0.6 forgets over which mapped axes ones vary.
   one = jnp.where(sound, jnp.ones_like(ww), 1)
-  return _Sums(one, one, c, ww, gg, rr), sound
+  plain = _Sums(c, ww, gg, rr, (one, one))
+  # Vector by vector: a result does not depend on the other vectors'.
+  mend = lambda: jax.tree.map(
+    functools.partial(jnp.where, sound), plain, _measure_anew(bundle, ww, gg)
+  )
+  return lax.cond(jnp.all(sound), lambda: plain, mend)
 
 
 def _measure_anew(
-  bundle: _Bundle, ww: Any, gg: Any, axis_name: Any = None, unroll: bool = True
+  bundle: _Bundle, ww: Any, gg: Any, axis_name: Any = None
 ) -> _Sums:
   """The sums in two sweeps, given squared norms that may be out of range.
 
@@ -449,12 +405,11 @@ def _measure_anew(
     )
     return _solve(wr, ww, strength)[0], (wr, ww, rr)
 
+  # In a loop, which compiles sooner than two sweeps.
   none = jnp.where(ww + gg == 0, 0, jnp.zeros_like(ww))
-  # Opaque, for the two sweeps to be the same programs.
-  none = lax.optimization_barrier(none)
-  _, (wr, ww, rr) = lax.scan(sweep, none, None, length=2, unroll=unroll)
+  _, (wr, ww, rr) = lax.scan(sweep, none, None, length=2)
   c, removed = _solve(wr[0], ww[0], strength)
-  return _Sums(*scales, c, ww[0], rr[1] + removed, rr[1])
+  return _Sums(c, ww[0], rr[1] + removed, rr[1], scales)
 
 
 def _scale(bundle: _Bundle, square: jax.Array) -> jax.Array:
@@ -470,16 +425,17 @@ def _scale(bundle: _Bundle, square: jax.Array) -> jax.Array:
   # Subnormal numbers become as large, and the largest so small, that squares of
   # them are normal.
   far = 2.0 ** (3 * info.maxexp // 4)
-  scale = jnp.where(square <= info.max, jnp.ones_like(square), far)
+  scale = jnp.where(square <= float(info.max), jnp.ones_like(square), far)
   return jnp.where(square < low, 1 / far, scale)
 
 
 def _apply(
-  bundle: _Bundle, eps: Any, sums: _Sums, renormalize: bool
+  bundle: _Bundle, eps: Any, sums: _Sums, renormalize: bool, dtype: Any
 ) -> list[Projection]:
-  """The projection of each group that the sums make."""
+  """The projection of each group that the sums make, its figures in a dtype."""
   strength, info = bundle.strength, jnp.finfo(bundle.dtype)
-  scale_w, scale_g, c, ww, gg, rr = sums
+  c, ww, gg, rr, scales = sums
+  scale_w, scale_g = scales or (1, 1)
   untouched = (strength == 0) | (ww == 0)
   closed, gain = jnp.zeros_like(untouched), jnp.ones_like(rr)
   if renormalize:
@@ -495,15 +451,16 @@ def _apply(
     norm = jnp.sqrt(_safe(rr, ~closed))
     norm += jnp.asarray(eps, bundle.dtype) / scale_g
     gain = jnp.where(closed, 0, jnp.sqrt(_safe(gg, ~closed)) / norm)
-  rows = strength * c, scale_w, scale_g, gain, untouched.astype(bundle.dtype)
+  rows = gain, untouched.astype(bundle.dtype), strength * c, *scales
   outs = bundle.each(_write, *rows)
 
   nonzero = (ww != 0) & (gg != 0)
   cosine = c * jnp.sqrt(_safe(ww, nonzero)) / jnp.sqrt(_safe(gg, nonzero))
   cosine = jnp.where(nonzero, cosine, 0)
+  removed = strength * (2 - strength) * cosine * cosine
   figures = (
-    cosine,
-    strength * (2 - strength) * cosine * cosine,
+    cosine.astype(dtype),
+    removed.astype(dtype),
     closed & nonzero & ~untouched,
   )
   return [
@@ -513,45 +470,33 @@ def _apply(
 
 
 @_of_a_group
-def _plain_products(params, updates, *, axes, together):
-  group = _Group(params, updates, axes, together)
-  ws, gs = group.ws, group.gs
-  return tuple(
-    group.sums(_products(*pair)) for pair in ((ws, gs), (ws, ws), (gs, gs))
-  )
+def _plain_products(params, updates, *, axes, dtype):
+  group = _Group(params, updates, axes, dtype)
+  return group.sums(group.ws, group.gs)
 
 
 @_of_a_group
-def _telling_products(params, updates, *, axes, together):
-  """The same, but sums of squares are zero for no other vector than zero."""
-  group = _Group(params, updates, axes, together)
-  tiny = jnp.finfo(group.dtype).tiny
-  square = lambda x: jnp.where(x == 0, 0, jnp.maximum(x * x, tiny))
-  return (
-    group.sums(_products(group.ws, group.gs)),
-    *(group.sums(list(map(square, xs))) for xs in (group.ws, group.gs)),
-  )
+def _products_at_once(params, updates, *, axes, dtype):
+  group = _Group(params, updates, axes, dtype)
+  return _added(map(_sum_of_triples, group.axes, group.ws, group.gs))
 
 
 @_of_a_group
 def _residual_products(
-  params, updates, factor, scale_w, scale_g, *, axes, together
+  params, updates, factor, scale_w, scale_g, *, axes, dtype
 ):
-  """The same, of w' and the residual of g', in scaled units."""
-  group = _Group(params, updates, axes, together)
+  """The same of w / scale_w and what is left of g / scale_g."""
+  group = _Group(params, updates, axes, dtype)
   ws = group.scaled(group.ws, 1 / scale_w)
   rest = group.residuals(factor, scale_w, scale_g)
   rest = group.scaled(rest, 1 / scale_g)
-  pairs = ((ws, rest), (ws, ws), (rest, rest))
-  return tuple(group.sums(_products(*pair)) for pair in pairs)
+  return group.sums(ws, rest)
 
 
 @_of_a_group
-def _write(
-  params, updates, factor, scale_w, scale_g, gain, untouched, *, axes, together
-):
-  group = _Group(params, updates, axes, together)
-  outs = group.scaled(group.residuals(factor, scale_w, scale_g), gain)
+def _write(params, updates, gain, untouched, *rows, axes, dtype):
+  group = _Group(params, updates, axes, dtype)
+  outs = group.scaled(group.residuals(*rows), gain)
   outs = iter(
     [
       jnp.where(jnp.expand_dims(untouched != 0, a), g, out)
@@ -561,17 +506,6 @@ def _write(
   return [
     _join([next(outs) for _ in _split(g)]).astype(g.dtype) for g in updates
   ]
-
-
-def _inner_and_outer(
-  x: jax.Array, axes: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-  """The axes of long enough rows, and the other axes."""
-  size, first = 1, len(axes)
-  while first and size < ROW:
-    first -= 1
-    size *= x.shape[axes[first]]
-  return axes[first:], axes[:first]
 
 
 def _stack_padded(xs: Arrays) -> jax.Array:
@@ -596,8 +530,40 @@ def _row(stack: jax.Array, i: int) -> jax.Array:
   return lax.index_in_dim(stack, i, keepdims=False)
 
 
-def _products(xs: Arrays, ys: Arrays) -> list[jax.Array]:
-  return [x * y for x, y in zip(xs, ys, strict=True)]
+def _added(sums: Iterable[tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
+  """Those of several arrays as those of one."""
+  found = zip(*sums, strict=True)
+  return tuple(functools.reduce(jnp.add, each) for each in found)
+
+
+def _stacked(sums: Iterable[tuple[jax.Array, ...]], axis_name: Any):
+  """Those of several groups, a row for each; of all devices."""
+  totals = tuple(map(jnp.stack, zip(*sums, strict=True)))
+  return totals if axis_name is None else lax.psum(totals, axis_name)
+
+
+def _three_sums(axes: tuple[int, ...], x: jax.Array, y: jax.Array):
+  zero = lax.full_like(x, 0, shape=())
+  products = x * y, x * x, y * y
+  return tuple(lax.reduce(z, zero, lax.add, axes) for z in products)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _sum_of_triples(axes: tuple[int, ...], x: jax.Array, y: jax.Array):
+  """The same in one program of a GPU, whatever layout the arrays have.
+
+  Where a convolution's backward pass has given them another than their own, XLA
+  may take three, and write the products down in between.
+  """
+  zeros = (lax.full_like(x, 0, shape=()),) * 3
+  add = lambda a, b: tuple(map(lax.add, a, b))
+  return lax.reduce((x * y, x * x, y * y), zeros, add, axes)
+
+
+@_sum_of_triples.defjvp
+def _sum_of_triples_jvp(axes, primals, tangents):
+  # JAX can't transpose a sum of triples.
+  return jax.jvp(functools.partial(_three_sums, axes), primals, tangents)
 
 
 def _solve(wg, ww, strength) -> tuple[jax.Array, jax.Array]:

@@ -1,5 +1,6 @@
 """Set-up of all tests: eight devices, and no silent broadcasting."""
 
+import contextlib
 import os
 
 os.environ["JAX_PLATFORMS"] = os.environ.get("JAX_PLATFORMS", "cpu")
@@ -23,12 +24,32 @@ hypothesis.settings.register_profile(
   derandomize=True,
   max_examples=50,
   print_blob=True,
+  # on_both holds for all examples of a test.
+  suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
 hypothesis.settings.load_profile("default")
 
 
+@contextlib.contextmanager
+def traced_for_a_gpu():
+  platform_dependent = lambda cuda, **others: cuda()
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(jax.lax, "platform_dependent", platform_dependent)
+    jax.clear_caches()
+    yield
+  jax.clear_caches()
+
+
 @pytest.fixture
-def as_on_a_gpu(monkeypatch):
-  """What is traced is what a GPU gets: sums of many groups taken together."""
-  platform_dependent = lambda cpu, default: default()
-  monkeypatch.setattr(jax.lax, "platform_dependent", platform_dependent)
+def as_on_a_gpu():
+  """What is traced is what a GPU gets: sums of triples, in float64."""
+  with traced_for_a_gpu():
+    yield
+
+
+@pytest.fixture(params=["as here", "as on a GPU"])
+def on_both(request):
+  """Once what is traced for a CPU, and once what a GPU gets."""
+  on_gpu = request.param == "as on a GPU"
+  with traced_for_a_gpu() if on_gpu else contextlib.nullcontext():
+    yield on_gpu

@@ -85,6 +85,7 @@ def not_parallel(w, g, limit=0.01) -> float:
   return amplified
 
 
+@pytest.mark.usefixtures("on_both")
 @given(vectors(dtypes=HALF + FULL, exponents=(-1, 1)), st.booleans())
 def test_equals_float64(pair, renormalize):
   w, g = pair
@@ -106,6 +107,7 @@ def test_orthogonal(pair):
   assert abs(np.sum(out * w)) <= bound
 
 
+@pytest.mark.usefixtures("on_both")
 @given(vectors())
 def test_norm_is_kept(pair):
   w, g = pair
@@ -149,6 +151,7 @@ def test_zero_updates_stay_zero(pair, eps):
   np.testing.assert_array_equal(apply(w, np.zeros_like(w), eps=eps), 0)
 
 
+@pytest.mark.usefixtures("on_both")
 @settings(max_examples=300)
 @given(vectors(dtypes=("float32",), exponents=(-30, 30)), st.booleans())
 @example((np.full(2, 1e-30, "f"), np.float32([1e30, -2e30])), True)
@@ -175,6 +178,7 @@ def test_finite_in_finite_out(pair, renormalize):
   assert np.all(np.isfinite(apply(w, g, renormalize=renormalize)))
 
 
+@pytest.mark.usefixtures("on_both")
 @given(
   st.sampled_from(HALF + FULL),
   st.sampled_from([1, 17, 1000]),
@@ -200,8 +204,8 @@ def test_gate_knows_the_coarser_dtype(params, updates):
   np.testing.assert_array_equal(apply(w, w.astype(jnp.dtype(updates))), 0)
 
 
-@given(vectors(dtypes=("float32", "float64")), st.floats(1, 3))
-def test_gate_stays_open_above_the_noise(pair, decades):
+@given(pair=vectors(dtypes=("float32", "float64")), decades=st.floats(1, 3))
+def test_gate_stays_open_above_the_noise(on_both, pair, decades):
   w, g = (real64(x) for x in pair)
   perpendicular = reference.project(w, g, renormalize=False)
   assume(norm(perpendicular) > 0.1 * norm(g))
@@ -210,10 +214,15 @@ def test_gate_stays_open_above_the_noise(pair, decades):
   unit = perpendicular / norm(perpendicular)
   g = (w + share * norm(w) * unit).astype(pair[1].dtype)
   out = real64(apply(pair[0], g, eps=0.0))
-  assert abs(norm(out) / norm(real64(g)) - 1) <= NORM * eps(g)
+  # On a GPU ‖g⊥‖² is a difference of ‖g‖² and ⟨w, g⟩²/‖w‖², in float64: each
+  # of the sums is off by the rounding of its last few additions.
+  off = 8 * eps(np.zeros(1)) / share**2 if on_both and g.itemsize == 4 else 0
+  error = abs(norm(out) / norm(real64(g)) - 1)
+  assert error <= NORM * eps(g) + off
   assert np.sum(out * unit) > 0.9 * norm(out)
 
 
+@pytest.mark.usefixtures("on_both")
 @given(vectors(dtypes=("float32",)), st.sampled_from([np.nan, np.inf, -np.inf]))
 def test_not_finite_updates_give_nan_in_their_group_alone(pair, bad):
   w, g = pair
@@ -289,7 +298,7 @@ def random_pair(shape, seed=0):
 @pytest.mark.parametrize("shape", [(7,), (9, 100), (1000,), (3, 2, 80)])
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_groups_measured_together(last, shape):
-  """One branch for all groups, and few sums for those alike."""
+  """Those alike are stacked."""
   pairs = [random_pair(shape, seed) for seed in range(4)]
   pairs[3] = EDGES[last](*pairs[3])
   check_all(pairs, _projection.project.__wrapped__)
@@ -304,7 +313,8 @@ def test_short_vectors_measured_as_one(monkeypatch):
   ]
   pairs.append(random_pair((256, 256)))
   groups = [
-    _projection._Group([w], [g], (tuple(range(w.ndim)),)) for w, g in pairs
+    _projection._Group([w], [g], (tuple(range(w.ndim)),), jnp.float32)
+    for w, g in pairs
   ]
   small, large = _projection._by_size(groups)
   assert sorted(small) == list(range(14)) and large == [14]
@@ -350,6 +360,7 @@ def test_a_vector_does_not_depend_on_others():
     np.testing.assert_array_equal(got[:3], want[:3])
 
 
+@pytest.mark.usefixtures("on_both")
 @given(vectors(dtypes=("float64",)), st.sampled_from([1.0, 0.7]))
 def test_gradients_flow_through(pair, strength):
   w, g = pair
@@ -375,6 +386,20 @@ def test_gradients_flow_through(pair, strength):
       np.testing.assert_allclose(got, want, atol=1e-6 * scale)
 
 
+def test_gradients_of_sums_of_triples():
+  x, y = np.random.default_rng(0).normal(size=(2, 3, 4, 5))
+
+  def value(x, y):
+    xy, xx, yy = _projection._sum_of_triples((0, 2), x, y)
+    return jnp.sum(jnp.sin(xy) + xx * yy)
+
+  got = jax.grad(value, (0, 1))(jnp.asarray(x), jnp.asarray(y))
+  xy, xx, yy = (np.sum(z, (0, 2), keepdims=True) for z in (x * y, x * x, y * y))
+  want = np.cos(xy) * y + 2 * yy * x, np.cos(xy) * x + 2 * xx * y
+  np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("on_both")
 @pytest.mark.parametrize(
   ("w", "g"),
   [
