@@ -154,6 +154,7 @@ def not_luck(found: Results) -> str:
   def against(metric, i, values):
     row = paper.WIDE[metric]
     theirs = (row.sgd, row.orthograd)
+    assert row.d
     # Cohen's d gives away the standard deviation that it is in units of.
     of_paper = theirs[i], abs((theirs[0] - theirs[1]) / row.d), len(SEEDS)
     ours = values.mean(), values.std(ddof=1), len(values)
