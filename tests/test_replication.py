@@ -251,8 +251,8 @@ def values(kept, study, optimizer, metric, dataset="clean", part="metrics"):
 
 def test_wide(kept, blocks):
   ((_, *lines), way, *others) = tables(blocks, "WRN-28-10: 5 seeds")
-  *_, fresh = others
-  assert len(others) == 4
+  *_, fresh, both = others
+  assert len(others) == 5
   pictures = [b.name for b in blocks if isinstance(b, page.Picture)]
   names = ["wide_reliability", "radial", "extended", "trajectories"]
   assert set(names) < set(pictures)
@@ -278,6 +278,7 @@ def test_wide(kept, blocks):
   # The paper's d of accuracies that differ by 0.46 is -0.35.
   ours = [x[100] for x in values(kept, wide, "orthograd", "top1").values()]
   assert len(ours) == 10
+  assert both[1][4] == f"{np.mean(ours):.2f} ± {np.std(ours, ddof=1):.2f}"
   variances = np.var(ours, ddof=1) / 10, (0.46 / 0.35) ** 2 / 5
   t = (79.0 - np.mean(ours)) / np.sqrt(sum(variances))
   freedom = sum(variances) ** 2 / (
@@ -354,7 +355,7 @@ def test_sections_to_come(kept):
   assert {"### In TF32, 2 seeds", "### Without augmentation, 2 seeds"} < {
     *titles
   }
-  assert len(tables(blocks, "WRN-28-10: 5 seeds")) == 7
+  assert len(tables(blocks, "WRN-28-10: 5 seeds")) == 8
   assert len(tables(blocks, "Extended training")) == 4
 
 
