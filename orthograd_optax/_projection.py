@@ -70,10 +70,10 @@ def project(
     \hat g = g_\perp \, \|g\| / (\|g_\perp\| + \varepsilon).
 
   One sweep over w and g measures the sums, and another, which the compiler
-  fuses into whatever follows, writes the result. A GPU takes both in float64;
-  elsewhere, two more come between for a group that is of an extreme scale or
-  nearly parallel to its parameters. Only the arrays of short vectors are
-  reshaped and copied.
+  fuses into whatever follows, writes the result. A GPU computes in float64.
+  Elsewhere, and for float64 itself, two more sweeps may come between, as where
+  a group is of an extreme scale or nearly parallel to its parameters. Only the
+  arrays of short vectors are reshaped and copied.
 
   Args:
     params: for each group, the arrays of w.
@@ -108,19 +108,20 @@ def _project_bundle(
 ) -> list[Projection]:
   """The projections of all groups, as it suits the device."""
 
-  def project(bundle, measure):
+  dtype = bundle.dtype
+
+  def project_by(measure, bundle):
     sums = _measure(bundle, measure, axis_name)
     return _apply(bundle, eps, sums, renormalize, dtype)
 
   def widely():
     with jax.enable_x64(True):
-      return project(bundle.widened(), _measure_at_once)
+      return project_by(_measure_at_once, bundle.widened())
 
-  dtype = bundle.dtype
-  in_sweeps = functools.partial(project, bundle, _measure_in_sweeps)
-  as_needed = functools.partial(project, bundle, _measure_as_needed)
+  in_sweeps = functools.partial(project_by, _measure_in_sweeps, bundle)
+  as_needed = functools.partial(project_by, _measure_as_needed, bundle)
   # A GPU takes as long to begin a sum as to take one, and waits at branches,
-  # but computes in float64 as fast as it reads, which jax 0.8 lets it do.
+  # but an H200 computes in float64 as fast as it reads. jax 0.8 lets it do so.
   has_wider = dtype == jnp.float32 and hasattr(jax, "enable_x64")
   on_gpu = widely if has_wider else in_sweeps
   # Devices that took different branches would wait for each other.
@@ -223,7 +224,7 @@ class _Group:
     """w or g as one array, vectors along its last axis."""
     rows = [
       jnp.moveaxis(x, a, range(x.ndim - len(a), x.ndim)).reshape(
-        *self.batch, -1
+        *self.batch, math.prod(x.shape[i] for i in a)
       )
       for x, a in zip(self.arrays[which], self.array_axes, strict=True)
     ]
@@ -324,7 +325,8 @@ def _measure_at_once(bundle: _Bundle, axis_name: Any) -> _Sums:
   """The sums in one sweep, in a dtype twice as wide as the arrays'.
 
   It has all products exactly, whatever their scale, and digits enough for ‖g⊥‖²
-  to be a difference of squares, which is 0 if it is lost in rounding.
+  to be a difference of squares. That is 0 if it is lost in rounding, by as much
+  as hundreds of additions in sequence may make; a GPU has fewer.
   """
   form = lambda group: group.form or id(group)
   sums: list[tuple[jax.Array, ...]] = []
@@ -364,14 +366,16 @@ def _measure_as_needed(bundle: _Bundle, axis_name: Any) -> _Sums:
   """The sums of each group in one sweep, or three if that can't be trusted."""
   del axis_name
   found = [
-    _measure_alone(*group.arrays, bundle.given, group.array_axes, bundle.dtype)
+    _measure_alone(
+      *group.arrays, bundle.given, axes=group.array_axes, dtype=group.dtype
+    )
     for group in bundle.groups
   ]
   return jax.tree.map(lambda *rows: jnp.concatenate(rows), *found)
 
 
-@functools.partial(jax.jit, static_argnames=("axes", "dtype"))
-def _measure_alone(params, updates, strength, axes, dtype) -> _Sums:
+@_of_a_group
+def _measure_alone(params, updates, strength, *, axes, dtype) -> _Sums:
   bundle = _Bundle([_Group(params, updates, axes, dtype)], strength)
   wg, ww, gg = bundle.totals(_plain_products)
   in_range = (_scale(bundle, ww) == 1) & (_scale(bundle, gg) == 1)
@@ -543,9 +547,9 @@ def _stacked(sums: Iterable[tuple[jax.Array, ...]], axis_name: Any):
 
 
 def _three_sums(axes: tuple[int, ...], x: jax.Array, y: jax.Array):
-  zero = lax.full_like(x, 0, shape=())
-  products = x * y, x * x, y * y
-  return tuple(lax.reduce(z, zero, lax.add, axes) for z in products)
+  """⟨x, y⟩, ⟨x, x⟩ and ⟨y, y⟩ of two arrays."""
+  # Not jnp.sum, which is float32 where _sum_of_triples is differentiated.
+  return tuple(lax.reduce_sum(z, axes) for z in (x * y, x * x, y * y))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -562,7 +566,7 @@ def _sum_of_triples(axes: tuple[int, ...], x: jax.Array, y: jax.Array):
 
 @_sum_of_triples.defjvp
 def _sum_of_triples_jvp(axes, primals, tangents):
-  # JAX can't transpose a sum of triples.
+  # JAX can't transpose a sum of triples. It comes here outside of enable_x64.
   return jax.jvp(functools.partial(_three_sums, axes), primals, tangents)
 
 

@@ -386,6 +386,32 @@ def test_gradients_flow_through(pair, strength):
       np.testing.assert_allclose(got, want, atol=1e-6 * scale)
 
 
+@pytest.mark.usefixtures("on_both")
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (200, 300)])
+def test_gradients_flow_through_float32(shape):
+  """Whose sums a GPU takes in float64, while all else is float32."""
+  w, g = random_pair(shape)
+  cotangent = np.cos(np.arange(g.size)).reshape(shape)
+  transform = orthograd()
+  value = lambda g: jnp.vdot(transform.update(g, (), w)[0], cotangent)
+  got = jax.jit(jax.grad(value))(jnp.asarray(g))
+  assert got.dtype == jnp.float32
+  direction = np.sin(1 + np.arange(g.size)).reshape(shape)
+  along = lambda t: np.sum(
+    reference.project(real64(w), real64(g) + t * direction) * cotangent
+  )
+  want = (along(1e-4) - along(-1e-4)) / 2e-4
+  scale = norm(cotangent) * norm(direction)
+  assert abs(np.sum(got * direction) - want) <= 1e-6 * scale
+
+
+def test_empty_batch():
+  transform = orthograd(batch_axes=0)
+  tree = {"a": jnp.ones((2, 300)), "b": jnp.zeros((0, 3))}
+  out, _ = transform.update(tree, transform.init(tree), tree)
+  assert out["b"].shape == (0, 3)
+
+
 def test_gradients_of_sums_of_triples():
   x, y = np.random.default_rng(0).normal(size=(2, 3, 4, 5))
 

@@ -275,20 +275,20 @@ def test_wide(kept, blocks):
         mean, std = np.mean(best), np.std(best, ddof=1)
         cells.append(f"{mean:.{digits}f} ± {std:.{digits}f}")
       assert line[-1] == " / ".join(cells)
-  # The paper's d of accuracies that differ by 0.46 is -0.35.
-  ours = [x[100] for x in values(kept, wide, "orthograd", "top1").values()]
-  assert len(ours) == 10
+  ours = list(values(kept, wide, "orthograd", "top1").items())
+  ours = np.array([x[100] for _, x in sorted(ours)])
   assert both[1][4] == f"{np.mean(ours):.2f} ± {np.std(ours, ddof=1):.2f}"
-  variances = np.var(ours, ddof=1) / 10, (0.46 / 0.35) ** 2 / 5
-  t = (79.0 - np.mean(ours)) / np.sqrt(sum(variances))
-  freedom = sum(variances) ** 2 / (
-    variances[0] ** 2 / 9 + variances[1] ** 2 / 4
-  )
-  p = 2 * scipy.stats.t(freedom).sf(t)
+  # The paper's d of accuracies that differ by 0.46 is -0.35; and of the four p
+  # that are adjusted, this is the least.
+  fresh = ours[5:]
+  variances = np.var(fresh, ddof=1) / 5, (0.46 / 0.35) ** 2 / 5
+  t = (79.0 - np.mean(fresh)) / np.sqrt(sum(variances))
+  freedom = 4 * sum(variances) ** 2 / sum(np.square(variances))
+  p = 4 * 2 * scipy.stats.t(freedom).sf(t)
   text = " ".join(
     b for b in section(blocks, "WRN-28-10: 5 seeds") if isinstance(b, str)
   )
-  assert f"{np.mean(ours):.2f} where the paper has 79.00 (p {p:.3f})" in text
+  assert f"{np.mean(fresh):.2f} where the paper has 79.00 (p {p:.3f})" in text
 
 
 def test_extended(kept, blocks):
