@@ -4,7 +4,7 @@ The rest of the package decides *which* arrays form a vector; what is done to
 that vector stands here alone.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import functools
 import itertools
 import math
@@ -329,11 +329,8 @@ def _measure_at_once(bundle: _Bundle, axis_name: Any) -> _Sums:
   as hundreds of additions in sequence may make; a GPU has fewer.
   """
   form = lambda group: group.form or id(group)
-  sums: list[tuple[jax.Array, ...]] = []
-  for _, groups in itertools.groupby(bundle.groups, form):
-    same = list(groups)
-    for i in range(0, len(same), FEW):
-      sums += _sums_of(same[i : i + FEW])
+  few = _few_alike(bundle.groups, form)
+  sums = itertools.chain.from_iterable(map(_sums_of, few))
   wg, ww, gg = _stacked(sums, axis_name)
   c, removed = _solve(wg, ww, bundle.strength)
   rr = gg - removed
@@ -512,21 +509,27 @@ def _write(params, updates, gain, untouched, *rows, axes, dtype):
   ]
 
 
+def _few_alike(xs: Iterable[Any], key: Callable[[Any], Any]) -> Iterator[Any]:
+  """Lists of a few that follow each other and have the same key.
+
+  A GPU's programs have at most so many arguments.
+  """
+  for _, alike in itertools.groupby(xs, key):
+    same = list(alike)
+    yield from (same[i : i + FEW] for i in range(0, len(same), FEW))
+
+
 def _stack_padded(xs: Arrays) -> jax.Array:
   """Stacks arrays whose last axes may differ, with zeros behind them.
 
-  Those of a shape that follow each other are stacked first, a few at a time: a
-  GPU's programs have at most so many arguments.
+  Those of a shape that follow each other are stacked first.
   """
   width = max(x.shape[-1] for x in xs)
   parts = []
-  for shape, group in itertools.groupby(xs, jnp.shape):
-    padding = [(0, 0)] * len(shape) + [(0, width - shape[-1])]
-    same = list(group)
-    parts += [
-      jnp.pad(jnp.stack(same[i : i + FEW]), padding)
-      for i in range(0, len(same), FEW)
-    ]
+  for same in _few_alike(xs, jnp.shape):
+    stack = jnp.stack(same)
+    padding = [(0, 0)] * (stack.ndim - 1) + [(0, width - stack.shape[-1])]
+    parts.append(jnp.pad(stack, padding))
   return jnp.concatenate(parts)
 
 

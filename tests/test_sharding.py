@@ -179,7 +179,7 @@ def test_arrays_of_one_shape_may_be_sharded_each_in_its_way():
   trees = draw(), draw()
   w, g = shard(trees, make_mesh(), P("x"), P(None, "x"))
   update = jax.jit(make_update()).lower(g, w).compile()
-  assert communicated(update) <= 64  # sums of rows
+  assert communicated(update) <= 8  # a number from each device
   for x, y, z in zip(*trees, update(g, w), strict=True):
     want = reference.project(*map(reference.real64, (x, y)))
     np.testing.assert_allclose(z, want, rtol=0, atol=1e-5)
