@@ -185,10 +185,10 @@ def main():
   parser.add_argument(
     "--steps",
     type=int,
-    help="updates in one program (cpu 1, gpu 50); of training steps, a fifth",
+    help="updates in one program (cpu 1, gpu 25); of training steps, a fifth",
   )
   parser.add_argument(
-    "--repeats", type=int, help="of it, timed (cpu 50, gpu 9)"
+    "--repeats", type=int, help="of the timing (cpu 15, gpu 9)"
   )
   parser.add_argument("--name", help="of the files in benchmarks/results")
   args = parser.parse_args()
@@ -199,8 +199,8 @@ def main():
       f"jax uses {device.device_kind}: `gpu` needs a GPU, and its jaxlib "
       '(`pip install "jax[cuda12]"`); `cpu` measures this machine.'
     )
-  steps = args.steps or (50 if on_gpu else 1)
-  repeats = args.repeats or (9 if on_gpu else 50)
+  steps = args.steps or (25 if on_gpu else 1)
+  repeats = args.repeats or (9 if on_gpu else 15)
   speed = update.bandwidth(2048 if on_gpu else 64)
   found = about() | {"bandwidth": f"{speed / 1e12:.3f} TB/s"}
   print(", ".join(f"{k} {v}" for k, v in found.items()), "\n", flush=True)

@@ -87,8 +87,8 @@ def in_torch(params, grads, steps: int) -> dict[str, update.Contender]:
     # They write to the gradients, which are orthogonal from now on.
     check(name, [w.grad for w in ws], wanted)
 
-    def run():
-      for _ in range(steps):
+    def run(times):
+      for _ in range(times * steps):
         step()
       wait()
 

@@ -19,11 +19,9 @@ from jax.sharding import AxisType
 # no more than this share of all entries: a sum of few takes as long to begin.
 SHORT, SMALL = 1 << 14, 1 / 16
 
-# How many arrays are stacked at once.
-FEW = 32
-
-# Arrays of one shape, of up to so many entries, are stacked where a GPU sums.
-LONG = 1 << 20
+# How many arrays are stacked at once: a GPU's programs have at most so many
+# arguments. And of how many, if they are of one shape, it takes sums at once.
+STACKED, SUMMED = 32, 8
 
 
 class Projection(NamedTuple):
@@ -199,12 +197,10 @@ class _Group:
 
   @property
   def form(self) -> Any:
-    """Groups of a form can be stacked; None if this one should not be.
+    """Groups of a form are summed up together; of None, they should not be.
 
     Arrays of one shape that the compiler shards may differ in how it does.
     """
-    if self.size > LONG:
-      return None
     types = [*map(jax.typeof, itertools.chain(*self.arrays))]
     if any(AxisType.Auto in t.sharding.mesh.axis_types for t in types):
       return None
@@ -329,8 +325,8 @@ def _measure_at_once(bundle: _Bundle, axis_name: Any) -> _Sums:
   as hundreds of additions in sequence may make; a GPU has fewer.
   """
   form = lambda group: group.form or id(group)
-  few = _few_alike(bundle.groups, form)
-  sums = itertools.chain.from_iterable(map(_sums_of, few))
+  some = _some_alike(bundle.groups, form, SUMMED)
+  sums = itertools.chain.from_iterable(map(_sums_of, some))
   wg, ww, gg = _stacked(sums, axis_name)
   c, removed = _solve(wg, ww, bundle.strength)
   rr = gg - removed
@@ -339,18 +335,10 @@ def _measure_at_once(bundle: _Bundle, axis_name: Any) -> _Sums:
 
 
 def _sums_of(groups: list[_Group]) -> list[tuple[jax.Array, ...]]:
-  """The sums of groups of one form, each at once."""
-  group, *others = groups
-  if not others:
-    options = {"axes": group.array_axes, "dtype": group.dtype}
-    return [_products_at_once(*group.arrays, **options)]
-  params, updates = (
-    [jnp.stack(xs) for xs in zip(*each, strict=True)]
-    for each in zip(*(group.arrays for group in groups), strict=True)
-  )
-  axes = tuple(tuple(1 + i for i in its) for its in group.array_axes)
-  sums = _products_at_once(params, updates, axes=axes, dtype=group.dtype)
-  return [tuple(_row(x, i) for x in sums) for i in range(len(groups))]
+  """The sums of groups of one form."""
+  params, updates = zip(*(group.arrays for group in groups), strict=True)
+  axes, dtype = groups[0].array_axes, groups[0].dtype
+  return _products_at_once(params, updates, axes=axes, dtype=dtype)
 
 
 def _measure_in_sweeps(bundle: _Bundle, axis_name: Any) -> _Sums:
@@ -478,8 +466,14 @@ def _plain_products(params, updates, *, axes, dtype):
 
 @_of_a_group
 def _products_at_once(params, updates, *, axes, dtype):
-  group = _Group(params, updates, axes, dtype)
-  return _added(map(_sum_of_triples, group.axes, group.ws, group.gs))
+  """The same of each of several groups of one form."""
+  groups = [
+    _Group(*arrays, axes, dtype) for arrays in zip(params, updates, strict=True)
+  ]
+  ws = zip(*(group.ws for group in groups), strict=True)
+  gs = zip(*(group.gs for group in groups), strict=True)
+  parts = map(_sums_of_triples, groups[0].axes, ws, gs)
+  return [_added(each) for each in zip(*parts, strict=True)]
 
 
 @_of_a_group
@@ -509,14 +503,13 @@ def _write(params, updates, gain, untouched, *rows, axes, dtype):
   ]
 
 
-def _few_alike(xs: Iterable[Any], key: Callable[[Any], Any]) -> Iterator[Any]:
-  """Lists of a few that follow each other and have the same key.
-
-  A GPU's programs have at most so many arguments.
-  """
+def _some_alike(
+  xs: Iterable[Any], key: Callable[[Any], Any], most: int
+) -> Iterator[list[Any]]:
+  """Lists of up to so many that follow each other and have the same key."""
   for _, alike in itertools.groupby(xs, key):
     same = list(alike)
-    yield from (same[i : i + FEW] for i in range(0, len(same), FEW))
+    yield from (same[i : i + most] for i in range(0, len(same), most))
 
 
 def _stack_padded(xs: Arrays) -> jax.Array:
@@ -526,7 +519,7 @@ def _stack_padded(xs: Arrays) -> jax.Array:
   """
   width = max(x.shape[-1] for x in xs)
   parts = []
-  for same in _few_alike(xs, jnp.shape):
+  for same in _some_alike(xs, jnp.shape, STACKED):
     stack = jnp.stack(same)
     padding = [(0, 0)] * (stack.ndim - 1) + [(0, width - stack.shape[-1])]
     parts.append(jnp.pad(stack, padding))
@@ -556,21 +549,28 @@ def _three_sums(axes: tuple[int, ...], x: jax.Array, y: jax.Array):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _sum_of_triples(axes: tuple[int, ...], x: jax.Array, y: jax.Array):
-  """The same in one program of a GPU, whatever layout the arrays have.
+def _sums_of_triples(axes: tuple[int, ...], xs: Arrays, ys: Arrays):
+  """The same of pairs of arrays, all in one program of a GPU.
 
-  Where a convolution's backward pass has given them another than their own, XLA
-  may take three, and write the products down in between.
+  Which begins once, and reads of all of them while it waits for one. So it does
+  whatever layout they have: where a convolution's backward pass has given them
+  another than their own, XLA may take three programs for three sums, and write
+  the products down in between.
   """
-  zeros = (lax.full_like(x, 0, shape=()),) * 3
+  products = [
+    z for x, y in zip(xs, ys, strict=True) for z in (x * y, x * x, y * y)
+  ]
+  zeros = (lax.full_like(products[0], 0, shape=()),) * len(products)
   add = lambda a, b: tuple(map(lax.add, a, b))
-  return lax.reduce((x * y, x * x, y * y), zeros, add, axes)
+  sums = iter(lax.reduce(tuple(products), zeros, add, axes))
+  return list(zip(sums, sums, sums, strict=True))
 
 
-@_sum_of_triples.defjvp
-def _sum_of_triples_jvp(axes, primals, tangents):
+@_sums_of_triples.defjvp
+def _sums_of_triples_jvp(axes, primals, tangents):
   # JAX can't transpose a sum of triples. It comes here outside of enable_x64.
-  return jax.jvp(functools.partial(_three_sums, axes), primals, tangents)
+  three = functools.partial(_three_sums, axes)
+  return jax.jvp(lambda xs, ys: [*map(three, xs, ys)], primals, tangents)
 
 
 def _solve(wg, ww, strength) -> tuple[jax.Array, jax.Array]:

@@ -297,15 +297,16 @@ def random_pair(shape, seed=0):
 @pytest.mark.parametrize("last", EDGES)
 @pytest.mark.parametrize("shape", [(7,), (9, 100), (1000,), (3, 2, 80)])
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_groups_measured_together(last, shape):
-  """Those alike are stacked."""
-  pairs = [random_pair(shape, seed) for seed in range(4)]
-  pairs[3] = EDGES[last](*pairs[3])
+def test_groups_measured_together(monkeypatch, last, shape):
+  """Those alike in one program, and in another what is too many for one."""
+  monkeypatch.setattr(_projection, "SUMMED", 3)
+  pairs = [random_pair(shape, seed) for seed in range(5)]
+  pairs[-1] = EDGES[last](*pairs[-1])
   check_all(pairs, _projection.project.__wrapped__)
 
 
 def test_short_vectors_measured_as_one(monkeypatch):
-  monkeypatch.setattr(_projection, "FEW", 4)
+  monkeypatch.setattr(_projection, "STACKED", 4)
   shapes = [(3,)] * 6 + [(7,), (5, 6)] + [(2, 3)] * 6
   pairs = [random_pair(shape, seed) for seed, shape in enumerate(shapes)]
   pairs[-6:] = [
@@ -416,7 +417,7 @@ def test_gradients_of_sums_of_triples():
   x, y = np.random.default_rng(0).normal(size=(2, 3, 4, 5))
 
   def value(x, y):
-    xy, xx, yy = _projection._sum_of_triples((0, 2), x, y)
+    ((xy, xx, yy),) = _projection._sums_of_triples((0, 2), [x], [y])
     return jnp.sum(jnp.sin(xy) + xx * yy)
 
   got = jax.grad(value, (0, 1))(jnp.asarray(x), jnp.asarray(y))
