@@ -199,8 +199,11 @@ class _Group:
   def form(self) -> Any:
     """Groups of a form are summed up together; of None, they should not be.
 
-    Arrays of one shape that the compiler shards may differ in how it does.
+    Arrays of one shape that the compiler shards may differ in how it does. And
+    sums of several vectors each may take more memory than a GPU's program has.
     """
+    if self.batch:
+      return None
     types = [*map(jax.typeof, itertools.chain(*self.arrays))]
     if any(AxisType.Auto in t.sharding.mesh.axis_types for t in types):
       return None
@@ -557,13 +560,31 @@ def _sums_of_triples(axes: tuple[int, ...], xs: Arrays, ys: Arrays):
   another than their own, XLA may take three programs for three sums, and write
   the products down in between.
   """
-  products = [
-    z for x, y in zip(xs, ys, strict=True) for z in (x * y, x * x, y * y)
-  ]
-  zeros = (lax.full_like(products[0], 0, shape=()),) * len(products)
-  add = lambda a, b: tuple(map(lax.add, a, b))
-  sums = iter(lax.reduce(tuple(products), zeros, add, axes))
-  return list(zip(sums, sums, sums, strict=True))
+
+  def reduce(xs, ys):
+    products = [
+      z for x, y in zip(xs, ys, strict=True) for z in (x * y, x * x, y * y)
+    ]
+    zeros = (lax.full_like(products[0], 0, shape=()),) * len(products)
+    add = lambda a, b: tuple(map(lax.add, a, b))
+    sums = iter(lax.reduce(tuple(products), zeros, add, axes))
+    return list(zip(sums, sums, sums, strict=True))
+
+  def reduce_mapped(size, mapped, xs, ys):
+    # One pair at a time, or a program may take more memory than a GPU has for
+    # it. JAX comes here outside of enable_x64.
+    with jax.enable_x64(True):
+      found = [
+        jax.vmap(reduce, [0 if m else None for m in its], axis_size=size)(
+          [x], [y]
+        )[0]
+        for *its, x, y in zip(*mapped, xs, ys, strict=True)
+      ]
+    return found, jax.tree.map(lambda _: True, found)
+
+  mappable = jax.custom_batching.custom_vmap(reduce)
+  mappable.def_vmap(reduce_mapped)
+  return mappable(list(xs), list(ys))
 
 
 @_sums_of_triples.defjvp

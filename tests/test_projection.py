@@ -305,6 +305,27 @@ def test_groups_measured_together(monkeypatch, last, shape):
   check_all(pairs, _projection.project.__wrapped__)
 
 
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize(
+  "mapped", [jax.vmap, lambda f, *a: jax.jit(jax.vmap(f, *a))]
+)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_groups_measured_together_in_vmap(mapped, axis):
+  """Each alone, as far as they are mapped: of some, both w and g are not."""
+  pairs = [random_pair((4, 5, 6), seed) for seed in range(4)]
+  (wa, ga), (wb, gb), (wc, gc), (wd, gd) = pairs
+  wb, gb, wc = (x.take(0, axis) for x in (wb, gb, wc))
+  params, updates = [wa, wb, wc, wd], [ga, gb, gc, gd]
+  transform = orthograd()
+  update = lambda g, w: transform.update(g, (), w)[0]
+  axes = [axis, None, axis, axis], [axis, None, None, axis]
+  found = mapped(update, axes)(updates, params)
+  for w, g, out in zip(params, updates, found, strict=True):
+    for i, got in enumerate(out):
+      w_i, g_i = (x.take(i, axis) if x.ndim == 3 else x for x in (w, g))
+      np.testing.assert_allclose(got, expected(w_i, g_i), rtol=0, atol=1e-5)
+
+
 def test_short_vectors_measured_as_one(monkeypatch):
   monkeypatch.setattr(_projection, "STACKED", 4)
   shapes = [(3,)] * 6 + [(7,), (5, 6)] + [(2, 3)] * 6

@@ -280,6 +280,7 @@ def test_shard_map(partition, batch_axes, axis_name, specs):
   assert error(out, expected_updates(*trees, **options)) < 1
 
 
+@pytest.mark.usefixtures("on_both")
 @pytest.mark.parametrize("axis_name", ["x", ("x", "y"), None])
 def test_shard_map_of_steps(axis_name):
   """Initialized within, and with a leaf that is replicated and stays so."""
