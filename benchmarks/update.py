@@ -24,7 +24,7 @@ Shapes = list[tuple[int, ...]]
 SGD, OURS, TEXTBOOK = "SGD", "⊥Grad", "textbook ⊥Grad"
 PARALLEL = "⊥Grad, g nearly ∥ w"  # where one sweep won't do a CPU
 RATE, MOMENTUM, DECAY = 1e-6, 0.9, 5e-4
-MORE = 3  # programs than one
+MORE = 3  # programs timed beyond the first
 
 
 def network(name: str) -> Shapes:
@@ -65,7 +65,7 @@ class Contender(NamedTuple):
   """Something that makes updates.
 
   Attributes:
-    run: makes updates so many times as many, and waits for them.
+    run: makes n times as many updates, and waits for them.
     compile: seconds that it took to compile.
     temporary: bytes, beside what it reads and writes.
   """
@@ -166,7 +166,7 @@ def least_bytes(params, grads, sweeps: int) -> int:
   return sweeps * (w + g) + w + 2 * momentum
 
 
-def seconds(contender: Contender, times: int) -> float:
+def time_of(contender: Contender, times: int) -> float:
   start = time.perf_counter()
   contender.run(times)
   return time.perf_counter() - start
@@ -180,7 +180,8 @@ def take_turns(
   for i, (name, contender) in itertools.product(
     range(2 + repeats), contenders.items()
   ):
-    one, several = (seconds(contender, n) for n in (1, 1 + MORE))
+    contender.run(1)  # after which caches hold what is its own
+    one, several = (time_of(contender, n) for n in (1, 1 + MORE))
     if i >= 2:
       times[name].append(1e3 * (several - one) / MORE / steps)
   return {name: np.array(found) for name, found in times.items()}

@@ -19,8 +19,8 @@ from jax.sharding import AxisType
 # no more than this share of all entries: a sum of few takes as long to begin.
 SHORT, SMALL = 1 << 14, 1 / 16
 
-# How many arrays are stacked at once: a GPU's programs have at most so many
-# arguments. And of how many, if they are of one shape, it takes sums at once.
+# At most so many arrays are stacked at once, for a GPU's programs have no more
+# arguments; and so many of one shape are summed up in one program of it.
 STACKED, SUMMED = 32, 8
 
 
@@ -197,7 +197,7 @@ class _Group:
 
   @property
   def form(self) -> Any:
-    """Groups of a form are summed up together; of None, they should not be.
+    """Groups of equal form are summed up in one program; those of None, alone.
 
     Arrays of one shape that the compiler shards may differ in how it does. And
     sums of several vectors each may take more memory than a GPU's program has.
@@ -469,7 +469,7 @@ def _plain_products(params, updates, *, axes, dtype):
 
 @_of_a_group
 def _products_at_once(params, updates, *, axes, dtype):
-  """The same of each of several groups of one form."""
+  """The sums of w·g, w² and g² of each of several groups of one form."""
   groups = [
     _Group(*arrays, axes, dtype) for arrays in zip(params, updates, strict=True)
   ]
@@ -547,7 +547,7 @@ def _stacked(sums: Iterable[tuple[jax.Array, ...]], axis_name: Any):
 
 def _three_sums(axes: tuple[int, ...], x: jax.Array, y: jax.Array):
   """⟨x, y⟩, ⟨x, x⟩ and ⟨y, y⟩ of two arrays."""
-  # Not jnp.sum, which is float32 where _sum_of_triples is differentiated.
+  # Not jnp.sum, which is float32 where _sums_of_triples is differentiated.
   return tuple(lax.reduce_sum(z, axes) for z in (x * y, x * x, y * y))
 
 
@@ -555,10 +555,9 @@ def _three_sums(axes: tuple[int, ...], x: jax.Array, y: jax.Array):
 def _sums_of_triples(axes: tuple[int, ...], xs: Arrays, ys: Arrays):
   """The same of pairs of arrays, all in one program of a GPU.
 
-  Which begins once, and reads of all of them while it waits for one. So it does
-  whatever layout they have: where a convolution's backward pass has given them
-  another than their own, XLA may take three programs for three sums, and write
-  the products down in between.
+  It begins once and reads from all arrays at a time, whatever their layout:
+  where a convolution's backward pass has given them another than their own, XLA
+  may take three programs for three sums, and write products down in between.
   """
 
   def reduce(xs, ys):
@@ -570,17 +569,20 @@ def _sums_of_triples(axes: tuple[int, ...], xs: Arrays, ys: Arrays):
     sums = iter(lax.reduce(tuple(products), zeros, add, axes))
     return list(zip(sums, sums, sums, strict=True))
 
+  def mapped_as(x, y):
+    axes = [0 if x else None, 0 if y else None]
+    return jax.vmap(reduce, axes) if x or y else reduce
+
   def reduce_mapped(size, mapped, xs, ys):
+    del size
     # One pair at a time, or a program may take more memory than a GPU has for
     # it. JAX comes here outside of enable_x64.
     with jax.enable_x64(True):
       found = [
-        jax.vmap(reduce, [0 if m else None for m in its], axis_size=size)(
-          [x], [y]
-        )[0]
+        mapped_as(*its)([x], [y])[0]
         for *its, x, y in zip(*mapped, xs, ys, strict=True)
       ]
-    return found, jax.tree.map(lambda _: True, found)
+    return found, [(any(its),) * 3 for its in zip(*mapped, strict=True)]
 
   mappable = jax.custom_batching.custom_vmap(reduce)
   mappable.def_vmap(reduce_mapped)
@@ -591,7 +593,9 @@ def _sums_of_triples(axes: tuple[int, ...], xs: Arrays, ys: Arrays):
 def _sums_of_triples_jvp(axes, primals, tangents):
   # JAX can't transpose a sum of triples. It comes here outside of enable_x64.
   three = functools.partial(_three_sums, axes)
-  return jax.jvp(lambda xs, ys: [*map(three, xs, ys)], primals, tangents)
+  _, dots = jax.jvp(lambda xs, ys: [*map(three, xs, ys)], primals, tangents)
+  # Not that one's sums: under vmap, their mapped axes must be as above.
+  return _sums_of_triples(axes, *primals), dots
 
 
 def _solve(wg, ww, strength) -> tuple[jax.Array, jax.Array]:

@@ -326,6 +326,56 @@ def test_groups_measured_together_in_vmap(mapped, axis):
       np.testing.assert_allclose(got, expected(w_i, g_i), rtol=0, atol=1e-5)
 
 
+@pytest.mark.usefixtures("on_both")
+@pytest.mark.parametrize("batch_axes, axes", [(None, (0, None)), (0, (1, 1))])
+def test_gradients_flow_through_vmap(batch_axes, axes):
+  """Of which one is mapped, or both along another axis than the first."""
+  transform = orthograd(batch_axes=batch_axes)
+
+  def value(g, w):
+    return jnp.sum(transform.update(g, (), w)[0] ** 3)
+
+  def total(g, w):
+    return jnp.sum(jax.vmap(value, axes)(g, w))
+
+  def one_by_one(g, w):
+    row = lambda x, i, axis: x if axis is None else x.take(i, axis)
+    return sum(value(row(g, i, axes[0]), row(w, i, axes[1])) for i in range(3))
+
+  w, g = map(jnp.asarray, random_pair((3, 3, 4, 5)))
+  w = w[0] if axes[1] is None else w
+  got, want = (jax.grad(f, (0, 1))(g, w) for f in (total, one_by_one))
+  for x, y in zip(got, want, strict=True):
+    np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
+
+
+def equations(jaxpr):
+  for one in jaxpr.eqns:
+    yield one
+    parts = jax.tree.leaves(one.params, is_leaf=lambda x: hasattr(x, "eqns"))
+    for part in parts:
+      if hasattr(part, "eqns"):
+        yield from equations(part)
+
+
+def sums_taken(transform, leaves, mapped):
+  """How many sums the programs take, in their order."""
+  tree = [jnp.ones((3, 40, 50)) for _ in range(leaves)]
+  update = lambda g, w: transform.update(g, (), w)[0]
+  update = jax.vmap(update) if mapped else update
+  found = equations(jax.make_jaxpr(update)(tree, tree))
+  return [len(x.outvars) for x in found if x.primitive.name == "reduce"]
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_how_many_are_summed_up_at_once():
+  if not hasattr(jax, "enable_x64"):
+    pytest.skip("jax before 0.8 sums up in sweeps")
+  assert sums_taken(orthograd(), 10, mapped=False) == [24, 6]
+  assert sums_taken(orthograd(), 10, mapped=True) == [3] * 10
+  assert sums_taken(orthograd(batch_axes=0), 10, mapped=False) == [3] * 10
+
+
 def test_short_vectors_measured_as_one(monkeypatch):
   monkeypatch.setattr(_projection, "STACKED", 4)
   shapes = [(3,)] * 6 + [(7,), (5, 6)] + [(2, 3)] * 6
