@@ -277,11 +277,12 @@ class _Bundle:
       shape = jnp.broadcast_shapes(*map(jnp.shape, stacks))
       one = [jnp.broadcast_to(x, shape) for x in stacks]
       one = lax.optimization_barrier(jnp.stack(one))
-      stacks = tuple(_row(one, i) for i in range(len(stacks)))
+      stacks = tuple(_rows(one))
+    rows = [_rows(stack) for stack in stacks]
     return [
       function(
         *group.arrays,
-        *(_row(stack, i) for stack in stacks),
+        *(row[i] for row in rows),
         axes=group.array_axes,
         dtype=group.dtype,
       )
@@ -317,7 +318,7 @@ def _measure(
   w, g = lax.optimization_barrier((w, g))
   one = _Group([w], [g], ((w.ndim - 1,),), bundle.dtype)
   sums = measure(_Bundle([one], bundle.given), axis_name)
-  return jax.tree.map(lambda x: _row(x, 0), sums)
+  return jax.tree.map(lambda x: _rows(x)[0], sums)
 
 
 def _measure_at_once(bundle: _Bundle, axis_name: Any) -> _Sums:
@@ -455,10 +456,7 @@ def _apply(
     removed.astype(dtype),
     closed & nonzero & ~untouched,
   )
-  return [
-    Projection(out, *(_row(x, i) for x in figures))
-    for i, out in enumerate(outs)
-  ]
+  return list(map(Projection, outs, *map(_rows, figures)))
 
 
 @_of_a_group
@@ -529,8 +527,10 @@ def _stack_padded(xs: Arrays) -> jax.Array:
   return jnp.concatenate(parts)
 
 
-def _row(stack: jax.Array, i: int) -> jax.Array:
-  return lax.index_in_dim(stack, i, keepdims=False)
+def _rows(stack: jax.Array) -> list[jax.Array]:
+  # Not slices: outside of enable_x64, JAX can't transpose float64's twice.
+  rows = lax.split(stack, (1,) * stack.shape[0])
+  return [lax.squeeze(row, (0,)) for row in rows]
 
 
 def _added(sums: Iterable[tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:

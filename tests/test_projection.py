@@ -327,6 +327,17 @@ def test_groups_measured_together_in_vmap(mapped, axis):
 
 
 @pytest.mark.usefixtures("on_both")
+def test_second_derivatives_by_reverse_mode():
+  w, g = map(jnp.asarray, random_pair((4, 5)))
+  transform = orthograd()
+  value = lambda g: jnp.sum(transform.update(g, (), w)[0] ** 3)
+  got = jax.grad(lambda x: jnp.vdot(jax.grad(value)(x), g))(g)
+  want = jax.jvp(jax.grad(value), (g,), (g,))[1]
+  # The derivative of ⟨∇f(x), g⟩ at x = g, by reverse and by forward mode.
+  np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.usefixtures("on_both")
 @pytest.mark.parametrize("batch_axes, axes", [(None, (0, None)), (0, (1, 1))])
 def test_gradients_flow_through_vmap(batch_axes, axes):
   """Of which one is mapped, or both along another axis than the first."""
