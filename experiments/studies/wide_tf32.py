@@ -2,8 +2,8 @@
 
     python -m experiments run wide_tf32
 
-was not run yet. It tells whether the precision of convolutions is what keeps
-wide from the paper's accuracies.
+takes 9:09 minutes on one H200. It asks whether the precision of convolutions is
+what keeps wide from the paper's loss and accuracies.
 """
 
 import dataclasses
