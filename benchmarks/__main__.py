@@ -49,9 +49,10 @@ def updates(
     parallel = jax.tree.map(lambda w, g: w + g / 8, params, grads)
     contenders = update.in_jax(params, grads, steps, parallel=parallel)
     if beside:
-      contenders |= peers.in_torch(params, grads, steps)
+      # Of which each takes long enough.
+      contenders |= peers.in_torch(params, grads, max(steps // 5, 1))
     size = sum(map(math.prod, shapes)) / 1e6
-    for row in update.rows(contenders, steps, repeats):
+    for row in update.rows(contenders, repeats):
       sweeps = 1 if row["step"] == update.SGD else 2
       least = update.least_bytes(params, grads, sweeps)
       about = {"model": model, "leaves": len(shapes), "millions": size}
@@ -60,8 +61,10 @@ def updates(
   return measure
 
 
-def steps_of(model: str, problem: Callable[[], training.Problem]):
-  """Rows of whole training steps."""
+def steps_of(
+  model: str, problem: Callable[[], training.Problem], alone: bool = False
+):
+  """Rows of whole training steps, in one program or, if so, one in each."""
 
   def measure(steps: int, repeats: int, speed: float) -> Iterator[Row]:
     steps = max(steps // 5, 1)  # each takes long enough
@@ -74,8 +77,9 @@ def steps_of(model: str, problem: Callable[[], training.Problem]):
       "dtype": "float32",
       "floor": None,
     }
-    contenders = update.in_jax(params, inputs, steps, gradients)
-    for row in update.rows(contenders, steps, repeats):
+    parts = (1, gradients, steps) if alone else (steps, gradients)
+    contenders = update.in_jax(params, inputs, *parts)
+    for row in update.rows(contenders, repeats):
       yield about | row
 
   return measure
@@ -101,6 +105,8 @@ def cases(suite: str):
   yield steps_of("ResNet-18, training", network("resnet18"))
   yield steps_of("WRN-28-10, training", network("wrn28_10"))
   yield steps_of("GPT, training", training.decoder)
+  yield steps_of("ResNet-18, a step a call", network("resnet18"), alone=True)
+  yield steps_of("WRN-28-10, a step a call", network("wrn28_10"), alone=True)
   for millions in (1, 4, 16, 64, 256, 1000):
     yield updates("by size", update.matrices(millions, 40), "float32")
   for leaves in (10, 30, 100, 300, 1000):
@@ -185,7 +191,8 @@ def main():
   parser.add_argument(
     "--steps",
     type=int,
-    help="updates in one program (cpu 1, gpu 25); of training steps, a fifth",
+    help="updates at a time (cpu 1, gpu 25); of PyTorch and of training steps, "
+    "a fifth",
   )
   parser.add_argument(
     "--repeats", type=int, help="of the timing (cpu 15, gpu 9)"

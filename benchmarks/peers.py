@@ -92,7 +92,7 @@ def in_torch(params, grads, steps: int) -> dict[str, update.Contender]:
         step()
       wait()
 
-    found[name] = update.Contender(run, seconds)
+    found[name] = update.Contender(run, steps, seconds)
 
   def sgd(ws):
     return torch.optim.SGD(ws, fused=True, **OPTIONS)

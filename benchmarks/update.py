@@ -65,12 +65,14 @@ class Contender(NamedTuple):
   """Something that makes updates.
 
   Attributes:
-    run: makes n times as many updates, and waits for them.
+    run: makes n times so many updates, and waits for them.
+    updates: how many.
     compile: seconds that it took to compile.
     temporary: bytes, beside what it reads and writes.
   """
 
   run: Callable[[int], Any]
+  updates: int
   compile: float | None = None
   temporary: int | None = None
 
@@ -96,8 +98,9 @@ def compiled(
   inputs: Any,
   steps: int,
   gradients: Callable[[Any, Any], Any] = lambda params, inputs: inputs,
+  programs: int = 1,
 ) -> Callable[[Any], Contender]:
-  """Of inputs, what makes so many updates by the gradients, as one program."""
+  """Of inputs, what makes so many updates by the gradients in each program."""
   optimizer = optax.chain(
     transform,
     optax.add_decayed_weights(DECAY),
@@ -126,11 +129,14 @@ def compiled(
 
     def run(times):
       nonlocal carry
-      for _ in range(times):
+      for _ in range(times * programs):
         carry = program(carry, inputs)
       jax.block_until_ready(carry)
 
-    return Contender(run, seconds, memory and memory.temp_size_in_bytes)
+    updates = steps * programs
+    return Contender(
+      run, updates, seconds, memory and memory.temp_size_in_bytes
+    )
 
   return contender
 
@@ -173,7 +179,7 @@ def time_of(contender: Contender, times: int) -> float:
 
 
 def take_turns(
-  contenders: dict[str, Contender], steps: int, repeats: int
+  contenders: dict[str, Contender], repeats: int
 ) -> dict[str, np.ndarray]:
   """Milliseconds an update, after a warm-up."""
   times: dict[str, list[float]] = {name: [] for name in contenders}
@@ -183,15 +189,16 @@ def take_turns(
     contender.run(1)  # after which caches hold what is its own
     one, several = (time_of(contender, n) for n in (1, 1 + MORE))
     if i >= 2:
-      times[name].append(1e3 * (several - one) / MORE / steps)
+      more = MORE * contender.updates
+      times[name].append(1e3 * (several - one) / more)
   return {name: np.array(found) for name, found in times.items()}
 
 
 def rows(
-  contenders: dict[str, Contender], steps: int, repeats: int
+  contenders: dict[str, Contender], repeats: int
 ) -> Iterator[dict[str, Any]]:
   """A row for each contender."""
-  times = take_turns(contenders, steps, repeats)
+  times = take_turns(contenders, repeats)
   for name, contender in contenders.items():
     # Ratios of neighbours in time, so that a busy machine weighs on both.
     ratios = times[name] / times[SGD]

@@ -20,7 +20,7 @@ from jax.sharding import AxisType
 SHORT, SMALL = 1 << 14, 1 / 16
 
 # At most so many arrays are stacked at once, for a GPU's programs have no more
-# arguments; and so many of one shape are summed up in one program of it.
+# arguments; and so many that are not are summed up in one program of it.
 STACKED, SUMMED = 32, 8
 
 
@@ -329,7 +329,8 @@ def _measure_at_once(bundle: _Bundle, axis_name: Any) -> _Sums:
   as hundreds of additions in sequence may make; a GPU has fewer.
   """
   form = lambda group: group.form or id(group)
-  some = _some_alike(bundle.groups, form, SUMMED)
+  most = lambda group: STACKED if _to_stack(group.arrays[0]) else SUMMED
+  some = _some_alike(bundle.groups, form, most)
   sums = itertools.chain.from_iterable(map(_sums_of, some))
   wg, ww, gg = _stacked(sums, axis_name)
   c, removed = _solve(wg, ww, bundle.strength)
@@ -469,7 +470,8 @@ def _plain_products(params, updates, *, axes, dtype):
 def _products_at_once(params, updates, *, axes, dtype):
   """The sums of w·g, w² and g² of each of several groups of one form."""
   groups = [
-    _Group(*arrays, axes, dtype) for arrays in zip(params, updates, strict=True)
+    _Group([*map(_laid_out_as, ws, gs)], gs, axes, dtype)
+    for ws, gs in zip(params, updates, strict=True)
   ]
   ws = zip(*(group.ws for group in groups), strict=True)
   gs = zip(*(group.gs for group in groups), strict=True)
@@ -505,12 +507,33 @@ def _write(params, updates, gain, untouched, *rows, axes, dtype):
 
 
 def _some_alike(
-  xs: Iterable[Any], key: Callable[[Any], Any], most: int
+  xs: Iterable[Any], key: Callable[[Any], Any], most: Callable[[Any], int]
 ) -> Iterator[list[Any]]:
   """Lists of up to so many that follow each other and have the same key."""
   for _, alike in itertools.groupby(xs, key):
     same = list(alike)
-    yield from (same[i : i + most] for i in range(0, len(same), most))
+    n = most(same[0])
+    yield from (same[i : i + n] for i in range(0, len(same), n))
+
+
+def _to_stack(xs: Arrays) -> bool:
+  """Whether sums of such arrays are best taken of a stack of them.
+
+  It is not written down if they have their own layout, as those of a matrix
+  product do, and those of a convolution's backward pass don't.
+  """
+  return all(x.ndim <= 2 for x in xs)
+
+
+def _laid_out_as(w: jax.Array, g: jax.Array) -> jax.Array:
+  """w as it is, for sums with g.
+
+  To the compiler it is another array, to be laid out as g is. Else it may write
+  down products in float64, in another layout than theirs.
+  """
+  if _to_stack([w]) or jnp.iscomplexobj(w) or jnp.iscomplexobj(g):
+    return w
+  return jnp.where(g == g, jnp.ones_like(w), 2) * w  # of NaN, sums are NaN
 
 
 def _stack_padded(xs: Arrays) -> jax.Array:
@@ -520,7 +543,7 @@ def _stack_padded(xs: Arrays) -> jax.Array:
   """
   width = max(x.shape[-1] for x in xs)
   parts = []
-  for same in _some_alike(xs, jnp.shape, STACKED):
+  for same in _some_alike(xs, jnp.shape, lambda _: STACKED):
     stack = jnp.stack(same)
     padding = [(0, 0)] * (stack.ndim - 1) + [(0, width - stack.shape[-1])]
     parts.append(jnp.pad(stack, padding))
@@ -561,8 +584,15 @@ def _sums_of_triples(axes: tuple[int, ...], xs: Arrays, ys: Arrays):
   """
 
   def reduce(xs, ys):
+    if len(xs) > 1 and _to_stack(xs):
+      stacks = (jnp.stack(xs),), (jnp.stack(ys),)
+      (sums,) = triples(*stacks, [1 + axis for axis in axes])
+      return list(zip(*map(_rows, sums), strict=True))
+    return triples(xs, ys, axes)
+
+  def triples(xs, ys, axes):
     products = [
-      z for x, y in zip(xs, ys, strict=True) for z in (x * y, x * x, y * y)
+      z for x, y in zip(xs, ys, strict=True) for z in (y * x, x * x, y * y)
     ]
     zeros = (lax.full_like(products[0], 0, shape=()),) * len(products)
     add = lambda a, b: tuple(map(lax.add, a, b))
