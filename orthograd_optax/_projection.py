@@ -20,8 +20,12 @@ from jax.sharding import AxisType
 SHORT, SMALL = 1 << 14, 1 / 16
 
 # At most so many arrays are stacked at once, for a GPU's programs have no more
-# arguments; and so many that are not are summed up in one program of it.
-STACKED, SUMMED = 32, 8
+# arguments.
+STACKED = 32
+
+# At most so many arrays of one shape, and of so many entries, are summed up in
+# one program of a GPU, which needs registers for each and soon is long enough.
+SUMMED, LONG = 4, 1 << 24
 
 
 class Projection(NamedTuple):
@@ -122,9 +126,10 @@ def _project_bundle(
   # but an H200 computes in float64 as fast as it reads. jax 0.8 lets it do so.
   has_wider = dtype == jnp.float32 and hasattr(jax, "enable_x64")
   on_gpu = widely if has_wider else in_sweeps
-  # Devices that took different branches would wait for each other.
-  alone = axis_name is None and not bundle.packed
-  elsewhere = as_needed if alone else in_sweeps
+  # Devices that took different branches would wait for each other; and JAX has
+  # no vmap of branches for what differs between the devices of a shard_map.
+  alone = axis_name is None and not bundle.varies
+  elsewhere = as_needed if alone and not bundle.packed else in_sweeps
   return lax.platform_dependent(cuda=on_gpu, rocm=on_gpu, default=elsewhere)
 
 
@@ -262,6 +267,12 @@ class _Bundle:
     shape = (*(1,) * axes, *strength.shape) if strength.ndim else ()
     self.strength = strength.reshape(shape)
 
+  @property
+  def varies(self) -> bool:
+    """Whether an array may have other values on other devices."""
+    arrays = [x for group in self.groups for xs in group.arrays for x in xs]
+    return any(map(_mapped_axes, arrays))
+
   def widened(self) -> "_Bundle":
     """The same, with sums in float64."""
     groups = [
@@ -329,7 +340,7 @@ def _measure_at_once(bundle: _Bundle, axis_name: Any) -> _Sums:
   as hundreds of additions in sequence may make; a GPU has fewer.
   """
   form = lambda group: group.form or id(group)
-  most = lambda group: STACKED if _to_stack(group.arrays[0]) else SUMMED
+  most = lambda group: min(max(LONG // max(group.size, 1), 1), SUMMED)
   some = _some_alike(bundle.groups, form, most)
   sums = itertools.chain.from_iterable(map(_sums_of, some))
   wg, ww, gg = _stacked(sums, axis_name)
@@ -373,8 +384,7 @@ def _measure_alone(params, updates, strength, *, axes, dtype) -> _Sums:
   c, removed = _solve(_safe(wg, in_range), _safe(ww, in_range), bundle.strength)
   rr = square - removed
   sound = in_range & (2 * rr >= square)  # the difference has not cancelled
-  # Of sound, not of ww: jax 0.6 forgets over which mapped axes ones vary.
-  one = jnp.where(sound, jnp.ones_like(ww), 1)
+  one = jnp.ones_like(ww)
   plain = _Sums(c, ww, gg, rr, (one, one))
   # Vector by vector: a result does not depend on the other vectors'.
   mend = lambda: jax.tree.map(
@@ -516,24 +526,16 @@ def _some_alike(
     yield from (same[i : i + n] for i in range(0, len(same), n))
 
 
-def _to_stack(xs: Arrays) -> bool:
-  """Whether sums of such arrays are best taken of a stack of them.
-
-  It is not written down if they have their own layout, as those of a matrix
-  product do, and those of a convolution's backward pass don't.
-  """
-  return all(x.ndim <= 2 for x in xs)
-
-
 def _laid_out_as(w: jax.Array, g: jax.Array) -> jax.Array:
-  """w as it is, for sums with g.
+  """w, which the compiler shall lay out as it does g before it takes products.
 
-  To the compiler it is another array, to be laid out as g is. Else it may write
-  down products in float64, in another layout than theirs.
+  A convolution's backward pass gives g another layout than w has. Else XLA may
+  write products down in float64, to lay those out.
   """
-  if _to_stack([w]) or jnp.iscomplexobj(w) or jnp.iscomplexobj(g):
+  if w.ndim < 3 or jnp.iscomplexobj(w) or jnp.iscomplexobj(g):
     return w
-  return jnp.where(g == g, jnp.ones_like(w), 2) * w  # of NaN, sums are NaN
+  # Ones, as far as they matter, but it can't know: where g is NaN, so are sums.
+  return jnp.where(g == g, jnp.ones_like(w), 2) * w
 
 
 def _stack_padded(xs: Arrays) -> jax.Array:
@@ -584,15 +586,8 @@ def _sums_of_triples(axes: tuple[int, ...], xs: Arrays, ys: Arrays):
   """
 
   def reduce(xs, ys):
-    if len(xs) > 1 and _to_stack(xs):
-      stacks = (jnp.stack(xs),), (jnp.stack(ys),)
-      (sums,) = triples(*stacks, [1 + axis for axis in axes])
-      return list(zip(*map(_rows, sums), strict=True))
-    return triples(xs, ys, axes)
-
-  def triples(xs, ys, axes):
     products = [
-      z for x, y in zip(xs, ys, strict=True) for z in (y * x, x * x, y * y)
+      z for x, y in zip(xs, ys, strict=True) for z in (x * y, x * x, y * y)
     ]
     zeros = (lax.full_like(products[0], 0, shape=()),) * len(products)
     add = lambda a, b: tuple(map(lax.add, a, b))
@@ -634,6 +629,12 @@ def _solve(wg, ww, strength) -> tuple[jax.Array, jax.Array]:
   # NaN if infinite: else finite entries would be left beside infinite ones.
   c = jnp.where(jnp.isfinite(c), c, c - c)
   return c, strength * (2 - strength) * c * wg
+
+
+def _mapped_axes(x: jax.Array) -> Any:
+  """The axes of a shard_map over which it varies, as far as that checks."""
+  kind: Any = jax.typeof(x)
+  return kind.mat.varying if hasattr(kind, "mat") else getattr(kind, "vma", ())
 
 
 def _split(x: jax.Array) -> list[jax.Array]:

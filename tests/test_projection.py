@@ -379,12 +379,28 @@ def sums_taken(transform, leaves, mapped):
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_how_many_are_summed_up_at_once():
+def test_how_many_are_summed_up_at_once(monkeypatch):
   if not hasattr(jax, "enable_x64"):
     pytest.skip("jax before 0.8 sums up in sweeps")
-  assert sums_taken(orthograd(), 10, mapped=False) == [24, 6]
+  assert sums_taken(orthograd(), 10, mapped=False) == [12, 12, 6]
+  for entries, wanted in ((12000, [6] * 5), (11999, [3] * 10), (1, [3] * 10)):
+    monkeypatch.setattr(_projection, "LONG", entries)
+    jax.clear_caches()
+    assert sums_taken(orthograd(), 10, mapped=False) == wanted
   assert sums_taken(orthograd(), 10, mapped=True) == [3] * 10
   assert sums_taken(orthograd(batch_axes=0), 10, mapped=False) == [3] * 10
+
+
+@pytest.mark.parametrize("part", ["w is 0", "w is 0 elsewhere", "neither"])
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_where_a_gradient_is_nan(part):
+  """There, w is not itself in a GPU's sums; but no result depends on it."""
+  w, g = random_pair((3, 60, 100))
+  g[0, 0, 0] = np.nan
+  w *= {"w is 0": 0, "w is 0 elsewhere": np.isnan(g), "neither": 1}[part]
+  (found,) = _projection.project.__wrapped__([[w]], [[g]], (((0, 1, 2),),))
+  wanted = g if part == "w is 0" else np.full_like(g, np.nan)
+  np.testing.assert_array_equal(found.updates[0], wanted)
 
 
 def test_short_vectors_measured_as_one(monkeypatch):

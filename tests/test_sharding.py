@@ -305,6 +305,37 @@ def test_shard_map_of_steps(axis_name):
   assert found < 1 if axis_name else found > 1000
 
 
+@pytest.mark.usefixtures("on_both")
+@pytest.mark.parametrize("near", [False, True])  # if so, one sweep won't do
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("replicated", ["neither", "w", "g"])
+def test_shard_map_of_a_model_on_each_device(near, mapped, replicated):
+  """Or of two, by vmap. What differs between devices is beside what doesn't."""
+  w, g = (tree["b"]["kernel"] for tree in make_trees())
+  g = g if near else g - 3 * w
+  w, g = w[0] if replicated == "w" else w, g[0] if replicated == "g" else g
+  axes = [0 if x.ndim == 3 else None for x in (g, w)]
+  part = lambda x, i: x[i] if x.ndim == 3 else x
+  update = make_update()
+  if mapped:
+    inner = jax.vmap(update, axes)
+  else:
+    inner = lambda g, w: update(part(g, 0), part(w, 0))[None]
+  # Eight models for the four devices of x, or for all.
+  spec = P("x") if mapped else P(("x", "y"))
+  outer = shard_map(
+    inner,
+    mesh=make_mesh(),
+    in_specs=tuple(P() if axis is None else spec for axis in axes),
+    out_specs=spec,
+  )
+  expected = [
+    reference.project(*(reference.real64(part(x, i)) for x in (w, g)))
+    for i in range(8)
+  ]
+  assert error(list(jax.jit(outer)(g, w)), expected) < 1
+
+
 @pytest.mark.parametrize("mapping", [jax.vmap, jax.pmap])
 @pytest.mark.parametrize(
   "partition, batch_axes", [("leaf", None), ("layer", 0)]
