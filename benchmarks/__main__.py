@@ -40,19 +40,28 @@ Row = dict[str, Any]
 
 
 def updates(
-  model: str, shapes: update.Shapes, dtype: str, beside: bool = False
+  model: str,
+  shapes: update.Shapes,
+  dtype: str,
+  beside: bool = False,
+  over: bool = False,
 ):
-  """Rows of updates alone, if so beside the peers'."""
+  """Rows of updates alone, if so beside the peers', or of many models."""
 
   def measure(steps: int, repeats: int, speed: float) -> Iterator[Row]:
     params, grads = (update.arrays(shapes, dtype, seed) for seed in (0, 1))
-    parallel = jax.tree.map(lambda w, g: w + g / 8, params, grads)
-    contenders = update.in_jax(params, grads, steps, parallel=parallel)
+    parallel = [w + g / 8 for w, g in zip(params, grads, strict=True)]
+    contenders = update.in_jax(
+      params, grads, steps, parallel=None if over else parallel
+    )
+    found = [*update.rows(contenders, repeats)]
     if beside:
-      # Of which each takes long enough.
-      contenders |= peers.in_torch(params, grads, max(steps // 5, 1))
+      others = peers.in_torch(params, grads, max(steps // 5, 1))
+      # In turns of their own: after it waited for a host, a GPU may be slow.
+      some = {update.SGD: contenders[update.SGD], **others}
+      found += [*update.rows(some, repeats)][1:]
     size = sum(map(math.prod, shapes)) / 1e6
-    for row in update.rows(contenders, repeats):
+    for row in found:
       sweeps = 1 if row["step"] == update.SGD else 2
       least = update.least_bytes(params, grads, sweeps)
       about = {"model": model, "leaves": len(shapes), "millions": size}
@@ -67,7 +76,6 @@ def steps_of(
   """Rows of whole training steps, in one program or, if so, one in each."""
 
   def measure(steps: int, repeats: int, speed: float) -> Iterator[Row]:
-    steps = max(steps // 5, 1)  # each takes long enough
     params, inputs, gradients = problem()
     leaves = jax.tree.leaves(params)
     about = {
@@ -77,7 +85,8 @@ def steps_of(
       "dtype": "float32",
       "floor": None,
     }
-    parts = (1, gradients, steps) if alone else (steps, gradients)
+    few = max(steps // 5, 1)  # each takes long enough
+    parts = (1, gradients, steps) if alone else (few, gradients)
     contenders = update.in_jax(params, inputs, *parts)
     for row in update.rows(contenders, repeats):
       yield about | row
@@ -108,9 +117,11 @@ def cases(suite: str):
   yield steps_of("ResNet-18, a step a call", network("resnet18"), alone=True)
   yield steps_of("WRN-28-10, a step a call", network("wrn28_10"), alone=True)
   for millions in (1, 4, 16, 64, 256, 1000):
-    yield updates("by size", update.matrices(millions, 40), "float32")
+    shapes = update.matrices(millions, 40)
+    yield updates("by size", shapes, "float32", over=True)
   for leaves in (10, 30, 100, 300, 1000):
-    yield updates("by leaves", update.matrices(36, leaves), "float32")
+    shapes = update.matrices(36, leaves)
+    yield updates("by leaves", shapes, "float32", over=True)
 
 
 def about() -> dict[str, Any]:
@@ -191,8 +202,8 @@ def main():
   parser.add_argument(
     "--steps",
     type=int,
-    help="updates at a time (cpu 1, gpu 25); of PyTorch and of training steps, "
-    "a fifth",
+    help="updates at a time (cpu 1, gpu 25); a fifth of PyTorch's, and of "
+    "training steps in one program",
   )
   parser.add_argument(
     "--repeats", type=int, help="of the timing (cpu 15, gpu 9)"

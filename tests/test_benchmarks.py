@@ -18,7 +18,7 @@ SHAPES = [(8, 8), (8,)]
 @pytest.fixture(scope="module")
 def rows():
   return [
-    *command.updates("by size", SHAPES, "float32")(2, 3, 1e9),
+    *command.updates("by size", SHAPES, "float32", over=True)(2, 3, 1e9),
     *command.updates("by leaves", SHAPES * 2, "float32")(2, 3, 1e9),
   ]
 
@@ -28,6 +28,24 @@ def test_floor_is_what_the_bytes_say(rows):
   floors = {r["step"]: r["floor"] for r in rows if r["model"] == "by size"}
   assert floors[update.SGD] == pytest.approx(1e3 * 20 * entries / 1e9)
   assert floors[update.OURS] == pytest.approx(1e3 * 28 * entries / 1e9)
+
+
+def test_time_is_that_of_more_updates(monkeypatch):
+  """Not that of beginning, however many a contender makes at a time."""
+  now = 0.0
+
+  def takes(updates, seconds):
+    def run(times):
+      nonlocal now
+      now += 2 + times * updates * seconds
+
+    return update.Contender(run, updates)
+
+  monkeypatch.setattr(update.time, "perf_counter", lambda: now)
+  contenders = {update.SGD: takes(25, 0.5), "slow": takes(5, 3.0)}
+  sgd, slow = update.rows(contenders, 4)
+  assert (sgd["ms"], slow["ms"]) == pytest.approx((500, 3000))
+  assert slow["over_sgd"] == pytest.approx([6, 6, 6])
 
 
 def test_results_are_kept(rows, tmp_path, monkeypatch):
@@ -67,8 +85,13 @@ def test_decoders_are_the_same():
 def test_training_steps_have_no_floor():
   model = training.Decoder(depth=1, width=8, heads=2, tokens=9, context=4)
   problem = functools.partial(training.decoder, 2, model)
-  found = list(command.steps_of("small", problem)(1, 1, 1e9))
-  assert [r["step"] for r in found][:2] == [update.SGD, update.OURS]
+  found = [
+    row
+    for alone in (False, True)
+    for row in command.steps_of("small", problem, alone)(2, 1, 1e9)
+  ]
+  steps = [update.SGD, update.OURS, update.TEXTBOOK]
+  assert [r["step"] for r in found] == steps * 2
   assert all(r["floor"] is None and r["leaves"] == 16 for r in found)
   assert {command.line(r).count("|") for r in found} == {11}
 
