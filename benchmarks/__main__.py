@@ -3,10 +3,10 @@
 Times updates of SGD with momentum and weight decay, the parameters' included:
 alone, after this package's ⊥Grad, after the textbook form of it, and as its
 peers make them in PyTorch, where they can be imported (benchmarks/peers.py).
-All take turns in one run, after warm-up; what counts are the ratios. The floor
-is what the bytes say at the bandwidth of a copy, measured in the same run: SGD
-reads w, g and momentum and writes two of them, and ⊥Grad must read w and g once
-more before it can write.
+They take turns in one run, after warm-up, those in PyTorch with SGD once more;
+what counts are the ratios. The floor is what the bytes say at the bandwidth of
+a copy, measured in the same run: SGD reads w, g and momentum and writes two of
+them, and ⊥Grad must read w and g once more before it can write.
 
 `cpu` takes minutes; `gpu` adds bfloat16, whole training steps, and models of
 1 M to 1 B parameters and of 10 to 1000 arrays. With `--name`, rows, table and
@@ -43,26 +43,27 @@ def updates(
   model: str,
   shapes: update.Shapes,
   dtype: str,
+  parallel: bool = True,
   beside: bool = False,
-  over: bool = False,
 ):
-  """Rows of updates alone, if so beside the peers', or of many models."""
+  """Rows of updates alone, also if g is nearly ∥ w, and beside the peers'."""
 
   def measure(steps: int, repeats: int, speed: float) -> Iterator[Row]:
     params, grads = (update.arrays(shapes, dtype, seed) for seed in (0, 1))
-    parallel = [w + g / 8 for w, g in zip(params, grads, strict=True)]
-    contenders = update.in_jax(
-      params, grads, steps, parallel=None if over else parallel
+    near = (
+      jax.tree.map(lambda w, g: w + g / 8, params, grads) if parallel else None
     )
+    contenders = update.in_jax(params, grads, steps, parallel=near)
     found = [*update.rows(contenders, repeats)]
-    if beside:
-      others = peers.in_torch(params, grads, max(steps // 5, 1))
+    others = peers.in_torch(params, grads, max(steps // 5, 1)) if beside else {}
+    if others:
       # In turns of their own: after it waited for a host, a GPU may be slow.
       some = {update.SGD: contenders[update.SGD], **others}
-      found += [*update.rows(some, repeats)][1:]
+      first, *rest = update.rows(some, repeats)
+      found += [first | {"step": f"{update.SGD}, beside PyTorch"}, *rest]
     size = sum(map(math.prod, shapes)) / 1e6
     for row in found:
-      sweeps = 1 if row["step"] == update.SGD else 2
+      sweeps = 1 if row["step"].startswith(update.SGD) else 2
       least = update.least_bytes(params, grads, sweeps)
       about = {"model": model, "leaves": len(shapes), "millions": size}
       yield about | {"dtype": dtype} | row | {"floor": 1e3 * least / speed}
@@ -118,10 +119,10 @@ def cases(suite: str):
   yield steps_of("WRN-28-10, a step a call", network("wrn28_10"), alone=True)
   for millions in (1, 4, 16, 64, 256, 1000):
     shapes = update.matrices(millions, 40)
-    yield updates("by size", shapes, "float32", over=True)
+    yield updates("by size", shapes, "float32", parallel=False)
   for leaves in (10, 30, 100, 300, 1000):
     shapes = update.matrices(36, leaves)
-    yield updates("by leaves", shapes, "float32", over=True)
+    yield updates("by leaves", shapes, "float32", parallel=False)
 
 
 def about() -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 That of SGD with momentum and weight decay, with the parameters': alone, after
 this package's ⊥Grad, and after the textbook form of it. Several updates are one
-program on the device, and what counts is how much longer more programs take
-than one, so that no host is waited for.
+program on the device, or training steps a program each, and what counts is how
+much longer more programs take than one, so that no host is waited for.
 """
 
 from collections.abc import Callable, Iterator

@@ -75,7 +75,8 @@ def project(
   fuses into whatever follows, writes the result. A GPU computes in float64.
   Elsewhere, and for float64 itself, two more sweeps may come between, as where
   a group is of an extreme scale or nearly parallel to its parameters. Only the
-  arrays of short vectors are reshaped and copied.
+  arrays of short vectors are reshaped and copied, and on a GPU parameters whose
+  updates the compiler has laid out in another way.
 
   Args:
     params: for each group, the arrays of w.
@@ -271,7 +272,7 @@ class _Bundle:
   def varies(self) -> bool:
     """Whether an array may have other values on other devices."""
     arrays = [x for group in self.groups for xs in group.arrays for x in xs]
-    return any(map(_mapped_axes, arrays))
+    return any(map(_mapped_axes, [*arrays, self.strength]))
 
   def widened(self) -> "_Bundle":
     """The same, with sums in float64."""
@@ -410,7 +411,7 @@ def _measure_anew(
     return _solve(wr, ww, strength)[0], (wr, ww, rr)
 
   # In a loop, which compiles sooner than two sweeps.
-  none = jnp.where(ww + gg == 0, 0, jnp.zeros_like(ww))
+  none = jnp.where(ww + gg + strength == 0, 0, jnp.zeros_like(ww))
   _, (wr, ww, rr) = lax.scan(sweep, none, None, length=2)
   c, removed = _solve(wr[0], ww[0], strength)
   return _Sums(c, ww[0], rr[1] + removed, rr[1], scales)
@@ -535,7 +536,7 @@ def _laid_out_as(w: jax.Array, g: jax.Array) -> jax.Array:
   if w.ndim < 3 or jnp.iscomplexobj(w) or jnp.iscomplexobj(g):
     return w
   # Ones, as far as they matter, but it can't know: where g is NaN, so are sums.
-  return jnp.where(g == g, jnp.ones_like(w), 2) * w
+  return jnp.where(g == g, jnp.ones_like(w), -1) * w
 
 
 def _stack_padded(xs: Arrays) -> jax.Array:
@@ -626,8 +627,9 @@ def _sums_of_triples_jvp(axes, primals, tangents):
 def _solve(wg, ww, strength) -> tuple[jax.Array, jax.Array]:
   """c, and by how much ‖g‖² shrinks."""
   c = wg / _safe(ww, ww != 0)
-  # NaN if infinite: else finite entries would be left beside infinite ones.
-  c = jnp.where(jnp.isfinite(c), c, c - c)
+  # NaN if infinite: else finite entries would be left beside infinite ones. And
+  # in a shard_map c varies with the strength, whichever way sums are taken.
+  c = jnp.where(jnp.isfinite(strength * c), c, c - c)
   return c, strength * (2 - strength) * c * wg
 
 

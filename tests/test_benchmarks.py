@@ -18,7 +18,7 @@ SHAPES = [(8, 8), (8,)]
 @pytest.fixture(scope="module")
 def rows():
   return [
-    *command.updates("by size", SHAPES, "float32", over=True)(2, 3, 1e9),
+    *command.updates("by size", SHAPES, "float32", parallel=False)(2, 3, 1e9),
     *command.updates("by leaves", SHAPES * 2, "float32")(2, 3, 1e9),
   ]
 
@@ -112,6 +112,17 @@ def test_a_peer_that_does_not_run_is_left_out(monkeypatch, capsys):
   params, grads = (update.arrays(SHAPES, "float32", seed) for seed in (0, 1))
   assert not peers.in_torch(params, grads, 1)
   assert "can't be timed: no compiler" in capsys.readouterr().err
+
+
+def test_peers_are_beside_sgd_of_the_same_turns(monkeypatch):
+  peer = update.Contender(lambda times: None, 1)
+  monkeypatch.setattr(peers, "in_torch", lambda *_: {"a peer": peer})
+  measure = command.updates("small", SHAPES, "float32", False, beside=True)
+  found = {row["step"]: row for row in measure(1, 3, 1e9)}
+  *_, again, last = found
+  assert (again, last) == ("SGD, beside PyTorch", "a peer")
+  assert found[again]["floor"] == found[update.SGD]["floor"]
+  assert found[again]["over_sgd"] == [1, 1, 1]
 
 
 def test_peers_must_do_the_same():

@@ -308,19 +308,25 @@ def test_shard_map_of_steps(axis_name):
 @pytest.mark.usefixtures("on_both")
 @pytest.mark.parametrize("near", [False, True])  # if so, one sweep won't do
 @pytest.mark.parametrize("mapped", [False, True])
-@pytest.mark.parametrize("replicated", ["neither", "w", "g"])
+@pytest.mark.parametrize("replicated", ["neither", "w", "g", "both"])
 def test_shard_map_of_a_model_on_each_device(near, mapped, replicated):
   """Or of two, by vmap. What differs between devices is beside what doesn't."""
   w, g = (tree["b"]["kernel"] for tree in make_trees())
   g = g if near else g - 3 * w
-  w, g = w[0] if replicated == "w" else w, g[0] if replicated == "g" else g
-  axes = [0 if x.ndim == 3 else None for x in (g, w)]
-  part = lambda x, i: x[i] if x.ndim == 3 else x
-  update = make_update()
+  w, g = (
+    x[0] if replicated in (name, "both") else x
+    for name, x in (("w", w), ("g", g))
+  )
+  given = jnp.linspace(0, 1, 8), g, w
+  axes = tuple(None if x.ndim == 2 else 0 for x in given)
+  parts = lambda given, i: [
+    x if axis is None else x[i] for x, axis in zip(given, axes, strict=True)
+  ]
+  update = lambda strength, g, w: make_update(strength=strength)(g, w)
   if mapped:
     inner = jax.vmap(update, axes)
   else:
-    inner = lambda g, w: update(part(g, 0), part(w, 0))[None]
+    inner = lambda *given: update(*parts(given, 0))[None]
   # Eight models for the four devices of x, or for all.
   spec = P("x") if mapped else P(("x", "y"))
   outer = shard_map(
@@ -329,11 +335,11 @@ def test_shard_map_of_a_model_on_each_device(near, mapped, replicated):
     in_specs=tuple(P() if axis is None else spec for axis in axes),
     out_specs=spec,
   )
-  expected = [
-    reference.project(*(reference.real64(part(x, i)) for x in (w, g)))
-    for i in range(8)
-  ]
-  assert error(list(jax.jit(outer)(g, w)), expected) < 1
+  expected = []
+  for i in range(8):
+    strength, g, w = map(reference.real64, parts(given, i))
+    expected.append(reference.project(w, g, strength=strength))
+  assert error(list(jax.jit(outer)(*given)), expected) < 1
 
 
 @pytest.mark.parametrize("mapping", [jax.vmap, jax.pmap])
