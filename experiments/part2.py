@@ -65,10 +65,14 @@ def has_unaugmented(found: Results) -> bool:
 
 
 def wide(found: Results, finer: Results, extended: Results) -> list[page.Block]:
+  table = functools.partial(
+    beside_the_paper, paper_rows=paper.WIDE, tolerance=paper.TOLERANCE_WIDE
+  )
+  confirmed = found.has(PAIR, FRESH, epochs=FINER)
   blocks: list[page.Block] = [
     "## WRN-28-10: 5 seeds",
     made_by(found, "wide"),
-    beside_the_paper(found, SEEDS, paper.WIDE, paper.TOLERANCE_WIDE),
+    table(found, SEEDS),
     "The learning rate is constant to the end, and what is evaluated is the "
     "last epoch, wherever a run is then. The authors’ published script keeps "
     "the epoch that is best on the test set, which passes over a run’s bad "
@@ -81,24 +85,24 @@ def wide(found: Results, finer: Results, extended: Results) -> list[page.Block]:
     diagram(found, SEEDS, ["clean"], "wide_reliability"),
     diagram(found, SEEDS, CORRUPTED, "wide_reliability_corrupted"),
   ]
-  if found.has(PAIR, FRESH, epochs=FINER):
+  if confirmed:
     blocks += [
       "### 5 more seeds",
       made_by(found, "wide_confirmation"),
-      beside_the_paper(found, FRESH, paper.WIDE, paper.TOLERANCE_WIDE),
+      table(found, FRESH),
       by_epoch(found, FRESH, FINER),
       not_luck(found),
       f"All {len(BOTH)} seeds:",
-      beside_the_paper(found, BOTH, paper.WIDE, paper.TOLERANCE_WIDE),
+      table(found, BOTH),
     ]
   if finer.has(PAIR, FEW, epochs=EVERY_4):
     blocks += [
       f"### In TF32, {len(FEW)} seeds",
       made_by(finer, "wide_tf32"),
-      beside_the_paper(finer, FEW, paper.WIDE, paper.TOLERANCE_WIDE),
+      table(finer, FEW),
       by_epoch(finer, FEW, EVERY_4),
     ]
-    if found.has(PAIR, FRESH, epochs=FINER):
+    if confirmed:
       blocks += not_precision(found, finer)
   if has_extended(extended):
     blocks += why(found, extended)

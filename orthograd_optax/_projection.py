@@ -129,8 +129,8 @@ def _project_bundle(
   on_gpu = widely if has_wider else in_sweeps
   # Devices that took different branches would wait for each other; and JAX has
   # no vmap of branches for what differs between the devices of a shard_map.
-  alone = axis_name is None and not bundle.varies
-  elsewhere = as_needed if alone and not bundle.packed else in_sweeps
+  alone = axis_name is None and not (bundle.packed or bundle.varies)
+  elsewhere = as_needed if alone else in_sweeps
   return lax.platform_dependent(cuda=on_gpu, rocm=on_gpu, default=elsewhere)
 
 
@@ -271,7 +271,7 @@ class _Bundle:
   @property
   def varies(self) -> bool:
     """Whether an array may have other values on other devices."""
-    arrays = [x for group in self.groups for xs in group.arrays for x in xs]
+    arrays = jax.tree.leaves([group.arrays for group in self.groups])
     return any(map(_mapped_axes, [*arrays, self.strength]))
 
   def widened(self) -> "_Bundle":
@@ -410,7 +410,8 @@ def _measure_anew(
     )
     return _solve(wr, ww, strength)[0], (wr, ww, rr)
 
-  # In a loop, which compiles sooner than two sweeps.
+  # In a loop, which compiles sooner than two sweeps. In a shard_map, what goes
+  # in must vary over the axes over which what comes out does.
   none = jnp.where(ww + gg + strength == 0, 0, jnp.zeros_like(ww))
   _, (wr, ww, rr) = lax.scan(sweep, none, None, length=2)
   c, removed = _solve(wr[0], ww[0], strength)
