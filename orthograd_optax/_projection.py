@@ -25,7 +25,11 @@ STACKED = 32
 
 # At most so many arrays of one shape, and of so many entries, are summed up in
 # one program of a GPU, which needs registers for each and soon is long enough.
-SUMMED, LONG = 4, 1 << 24
+SUMMED, LONG = 8, 1 << 24
+
+# Matrices of so many columns are summed up by row there, and then the rows of
+# several in one program, which else would follow each that sums up matrices.
+WIDE = 64
 
 
 class Projection(NamedTuple):
@@ -216,12 +220,25 @@ class _Group:
     return *types, self.array_axes
 
   @property
+  def first_axes(self) -> list[tuple[int, ...]]:
+    """Over which a GPU sums up each array: a matrix's columns, or all."""
+    one = len(self.array_axes) == 1 and self.form and not self.is_sharded
+    shape = self.gs[0].shape
+    by_row = one and len(shape) == 2 and shape[1] >= WIDE
+    return [(1,)] * len(self.gs) if by_row else self.axes
+
+  @property
+  def is_sharded(self) -> bool:
+    """As far as its types say."""
+    types = map(jax.typeof, itertools.chain(*self.arrays))
+    return any(any(t.sharding.spec) for t in types)
+
+  @property
   def can_be_packed(self) -> bool:
     """Whether it is short, and nothing is lost in a copy."""
-    return self.length <= SHORT and all(
-      len({x.dtype for x in xs}) == 1
-      and not jnp.iscomplexobj(xs[0])
-      and not any(any(jax.typeof(x).sharding.spec) for x in xs)
+    short = self.length <= SHORT and not self.is_sharded
+    return short and all(
+      len({x.dtype for x in xs}) == 1 and not jnp.iscomplexobj(xs[0])
       for xs in self.arrays
     )
 
@@ -344,7 +361,8 @@ def _measure_at_once(bundle: _Bundle, axis_name: Any) -> _Sums:
   most = lambda group: min(max(LONG // max(group.size, 1), 1), SUMMED)
   some = _some_alike(bundle.groups, form, most)
   sums = itertools.chain.from_iterable(map(_sums_of, some))
-  wg, ww, gg = _stacked(sums, axis_name)
+  whole = _added_up(sums, len(bundle.groups[0].batch))
+  wg, ww, gg = _stacked(whole, axis_name)
   c, removed = _solve(wg, ww, bundle.strength)
   rr = gg - removed
   rounding = 1024 * float(jnp.finfo(bundle.dtype).eps)
@@ -352,7 +370,7 @@ def _measure_at_once(bundle: _Bundle, axis_name: Any) -> _Sums:
 
 
 def _sums_of(groups: list[_Group]) -> list[tuple[jax.Array, ...]]:
-  """The sums of groups of one form."""
+  """The sums of groups of one form, or of their rows."""
   params, updates = zip(*(group.arrays for group in groups), strict=True)
   axes, dtype = groups[0].array_axes, groups[0].dtype
   return _products_at_once(params, updates, axes=axes, dtype=dtype)
@@ -480,14 +498,14 @@ def _plain_products(params, updates, *, axes, dtype):
 
 @_of_a_group
 def _products_at_once(params, updates, *, axes, dtype):
-  """The sums of w·g, w² and g² of each of several groups of one form."""
+  """The sums of w·g, w² and g², as :func:`_sums_of` has them."""
   groups = [
     _Group([*map(_laid_out_as, ws, gs)], gs, axes, dtype)
     for ws, gs in zip(params, updates, strict=True)
   ]
   ws = zip(*(group.ws for group in groups), strict=True)
   gs = zip(*(group.gs for group in groups), strict=True)
-  parts = map(_sums_of_triples, groups[0].axes, ws, gs)
+  parts = map(_sums_of_triples, groups[0].first_axes, ws, gs)
   return [_added(each) for each in zip(*parts, strict=True)]
 
 
@@ -564,6 +582,20 @@ def _added(sums: Iterable[tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
   """Those of several arrays as those of one."""
   found = zip(*sums, strict=True)
   return tuple(functools.reduce(jnp.add, each) for each in found)
+
+
+def _added_up(
+  sums: Iterable[tuple[jax.Array, ...]], ndim: int
+) -> Iterator[tuple[jax.Array, ...]]:
+  """Those of rows, which have more axes, as those of groups."""
+  kind = lambda three: jax.typeof(three[0])
+  for some in _some_alike(sums, kind, lambda _: STACKED // 3):
+    if some[0][0].ndim == ndim:
+      yield from some
+    else:
+      stack = jnp.stack([jnp.stack(three) for three in some])
+      totals = _rows(lax.reduce_sum(stack, (stack.ndim - 1,)))
+      yield from (tuple(_rows(three)) for three in totals)
 
 
 def _stacked(sums: Iterable[tuple[jax.Array, ...]], axis_name: Any):

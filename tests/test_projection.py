@@ -295,11 +295,14 @@ def random_pair(shape, seed=0):
 
 
 @pytest.mark.parametrize("last", EDGES)
-@pytest.mark.parametrize("shape", [(7,), (9, 100), (1000,), (3, 2, 80)])
+@pytest.mark.parametrize(
+  "shape", [(7,), (9, 60), (9, 100), (1000,), (3, 2, 80)]
+)
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_groups_measured_together(monkeypatch, last, shape):
   """Those alike in one program, and in another what is too many for one."""
   monkeypatch.setattr(_projection, "SUMMED", 3)
+  monkeypatch.setattr(_projection, "STACKED", 6)
   pairs = [random_pair(shape, seed) for seed in range(5)]
   pairs[-1] = EDGES[last](*pairs[-1])
   check_all(pairs, _projection.project.__wrapped__)
@@ -310,9 +313,10 @@ def test_groups_measured_together(monkeypatch, last, shape):
   "mapped", [jax.vmap, lambda f, *a: jax.jit(jax.vmap(f, *a))]
 )
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_groups_measured_together_in_vmap(mapped, axis):
+@pytest.mark.parametrize("shape", [(4, 5, 6), (4, 64, 70)])
+def test_groups_measured_together_in_vmap(mapped, axis, shape):
   """Each alone, as far as they are mapped: of some, both w and g are not."""
-  pairs = [random_pair((4, 5, 6), seed) for seed in range(4)]
+  pairs = [random_pair(shape, seed) for seed in range(4)]
   (wa, ga), (wb, gb), (wc, gc), (wd, gd) = pairs
   wb, gb, wc = (x.take(0, axis) for x in (wb, gb, wc))
   params, updates = [wa, wb, wc, wd], [ga, gb, gc, gd]
@@ -326,9 +330,27 @@ def test_groups_measured_together_in_vmap(mapped, axis):
       np.testing.assert_allclose(got, expected(w_i, g_i), rtol=0, atol=1e-5)
 
 
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_matrices_measured_by_row():
+  """Also complex ones, and those that form a vector with what is none."""
+  (wa, ga), (wb, gb) = (random_pair((9, 100), seed) for seed in (0, 1))
+  wc, gc = random_pair((100,))
+  params = {"complex": wa + 1j * wb, "layer": {"kernel": wb, "bias": wc}}
+  updates = {"complex": ga + 1j * gb, "layer": {"kernel": gb, "bias": gc}}
+  transform = orthograd(partition="layer")
+  found, _ = jax.jit(transform.update)(updates, transform.init(params), params)
+  for layer in params:
+    flat = lambda tree, layer=layer: np.concatenate(
+      [real64(x).ravel() for x in jax.tree.leaves(tree[layer])]
+    )
+    want = expected(flat(params), flat(updates))
+    np.testing.assert_allclose(flat(found), want, rtol=0, atol=1e-5)
+
+
 @pytest.mark.usefixtures("on_both")
-def test_second_derivatives_by_reverse_mode():
-  w, g = map(jnp.asarray, random_pair((4, 5)))
+@pytest.mark.parametrize("shape", [(4, 5), (3, 70)])
+def test_second_derivatives_by_reverse_mode(shape):
+  w, g = map(jnp.asarray, random_pair(shape))
   transform = orthograd()
   value = lambda g: jnp.sum(transform.update(g, (), w)[0] ** 3)
   got = jax.grad(lambda x: jnp.vdot(jax.grad(value)(x), g))(g)
@@ -339,7 +361,8 @@ def test_second_derivatives_by_reverse_mode():
 
 @pytest.mark.usefixtures("on_both")
 @pytest.mark.parametrize("batch_axes, axes", [(None, (0, None)), (0, (1, 1))])
-def test_gradients_flow_through_vmap(batch_axes, axes):
+@pytest.mark.parametrize("shape", [(4, 5), (70,)])
+def test_gradients_flow_through_vmap(batch_axes, axes, shape):
   """Of which one is mapped, or both along another axis than the first."""
   transform = orthograd(batch_axes=batch_axes)
 
@@ -353,7 +376,7 @@ def test_gradients_flow_through_vmap(batch_axes, axes):
     row = lambda x, i, axis: x if axis is None else x.take(i, axis)
     return sum(value(row(g, i, axes[0]), row(w, i, axes[1])) for i in range(3))
 
-  w, g = map(jnp.asarray, random_pair((3, 3, 4, 5)))
+  w, g = map(jnp.asarray, random_pair((3, 3, *shape)))
   w = w[0] if axes[1] is None else w
   got, want = (jax.grad(f, (0, 1))(g, w) for f in (total, one_by_one))
   for x, y in zip(got, want, strict=True):
@@ -369,26 +392,31 @@ def equations(jaxpr):
         yield from equations(part)
 
 
-def sums_taken(transform, leaves, mapped):
-  """How many sums the programs take, in their order."""
-  tree = [jnp.ones((3, 40, 50)) for _ in range(leaves)]
+def sums_taken(transform, leaves, mapped=False, shape=(3, 40, 50)):
+  """How many sums the programs take, in their order; then those of rows."""
+  tree = [jnp.ones(shape) for _ in range(leaves)]
   update = lambda g, w: transform.update(g, (), w)[0]
   update = jax.vmap(update) if mapped else update
-  found = equations(jax.make_jaxpr(update)(tree, tree))
-  return [len(x.outvars) for x in found if x.primitive.name == "reduce"]
+  found = [*equations(jax.make_jaxpr(update)(tree, tree))]
+  named = lambda name: [x.outvars for x in found if x.primitive.name == name]
+  ends = [outs[0].aval.shape for outs in named("reduce_sum")]
+  three = [3 * n for n, *others in filter(None, ends) if others == [3]]
+  return [*map(len, named("reduce")), *three]
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_how_many_are_summed_up_at_once(monkeypatch):
   if not hasattr(jax, "enable_x64"):
     pytest.skip("jax before 0.8 sums up in sweeps")
-  assert sums_taken(orthograd(), 10, mapped=False) == [12, 12, 6]
+  assert sums_taken(orthograd(), 15) == [24, 21]
+  assert sums_taken(orthograd(), 15, shape=(9, 63)) == [24, 21]
+  assert sums_taken(orthograd(), 15, shape=(9, 64)) == [24, 21, 30, 15]
   for entries, wanted in ((12000, [6] * 5), (11999, [3] * 10), (1, [3] * 10)):
     monkeypatch.setattr(_projection, "LONG", entries)
     jax.clear_caches()
-    assert sums_taken(orthograd(), 10, mapped=False) == wanted
+    assert sums_taken(orthograd(), 10) == wanted
   assert sums_taken(orthograd(), 10, mapped=True) == [3] * 10
-  assert sums_taken(orthograd(batch_axes=0), 10, mapped=False) == [3] * 10
+  assert sums_taken(orthograd(batch_axes=0), 10) == [3] * 10
 
 
 @pytest.mark.parametrize("part", ["w is 0", "w is 0 elsewhere", "neither"])

@@ -172,13 +172,15 @@ def test_jit(on_both, specs, batch_axes, partition, renormalize):
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_arrays_of_one_shape_may_be_sharded_each_in_its_way():
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+def test_arrays_of_one_shape_may_be_sharded_each_in_its_way(axis_type):
   """Where they are not, some of them are summed up as one."""
   rng = np.random.default_rng(0)
   draw = lambda: [jnp.asarray(rng.normal(size=(64, 128))) for _ in range(2)]
-  trees = draw(), draw()
-  w, g = shard(trees, make_mesh(), P("x"), P(None, "x"))
-  update = jax.jit(make_update()).lower(g, w).compile()
+  trees, mesh = (draw(), draw()), make_mesh(axis_type)
+  w, g = shard(trees, mesh, P("x"), P(None, "x"))
+  with set_mesh(mesh):
+    update = jax.jit(make_update()).lower(g, w).compile()
   assert communicated(update) <= 8  # a number from each device
   for x, y, z in zip(*trees, update(g, w), strict=True):
     want = reference.project(*map(reference.real64, (x, y)))
@@ -235,14 +237,16 @@ def test_training(sharded, caplog):
   assert communicated(step.lower(params, state, targets).compile()) == sharded
 
 
+@pytest.mark.usefixtures("on_both")
+@pytest.mark.parametrize("partition", ["leaf", "layer"])
 @pytest.mark.parametrize("batch_axes", [None, 0])
-def test_explicit_sharding(batch_axes):
+def test_explicit_sharding(batch_axes, partition):
   if OLD and batch_axes is not None:
     pytest.skip("eval_shape of jax 0.6.0 forgets the sharding")
   trees = make_trees()
   types = lambda tree: jax.tree.map(jax.typeof, tree)
   mesh = make_mesh(AxisType.Explicit)
-  options: Any = dict(partition="layer", batch_axes=batch_axes)
+  options: Any = dict(partition=partition, batch_axes=batch_axes)
   transform = orthograd(**options, diagnostics=True)
   with set_mesh(mesh):
     w, g = shard(trees, mesh, P("x", "y"))
