@@ -25,7 +25,7 @@ STACKED = 32
 
 # At most so many arrays of one shape, and of so many entries, are summed up in
 # one program of a GPU, which needs registers for each and soon is long enough.
-SUMMED, LONG = 8, 1 << 24
+SUMMED, LONG = 8, 1 << 25
 
 # Matrices of so many columns are summed up by row there, and then the rows of
 # several in one program, which else would follow each that sums up matrices.
