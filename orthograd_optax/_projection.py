@@ -27,9 +27,9 @@ STACKED = 32
 # one program of a GPU, which needs registers for each and soon is long enough.
 SUMMED, LONG = 8, 1 << 25
 
-# Matrices of so many columns are summed up by row there, and then the rows of
-# several in one program, which else would follow each that sums up matrices.
-WIDE = 64
+# Matrices of at least so many columns are summed up by row there. XLA takes a
+# second program to end a sum over an array; that of rows does so for several.
+WIDE = 256
 
 
 class Projection(NamedTuple):
@@ -215,21 +215,25 @@ class _Group:
     if self.batch:
       return None
     types = [*map(jax.typeof, itertools.chain(*self.arrays))]
-    if any(AxisType.Auto in t.sharding.mesh.axis_types for t in types):
+    meshes = [t.sharding.mesh for t in types]
+    # That which is set may shard arrays that are yet to be placed.
+    meshes.append(jax.sharding.get_abstract_mesh())
+    if any(AxisType.Auto in mesh.axis_types for mesh in meshes):
       return None
     return *types, self.array_axes
 
   @property
   def first_axes(self) -> list[tuple[int, ...]]:
-    """Over which a GPU sums up each array: a matrix's columns, or all."""
-    one = len(self.array_axes) == 1 and self.form and not self.is_sharded
+    """Over which a GPU sums up each array first: one, of a matrix, or all."""
+    one = len(self.array_axes) == 1 and not self.is_sharded
     shape = self.gs[0].shape
-    by_row = one and len(shape) == 2 and shape[1] >= WIDE
+    wide = len(shape) == 2 and shape[1] >= WIDE
+    by_row = one and wide and self.form is not None
     return [(1,)] * len(self.gs) if by_row else self.axes
 
   @property
   def is_sharded(self) -> bool:
-    """As far as its types say."""
+    """Whether an array is sharded, as far as types say."""
     types = map(jax.typeof, itertools.chain(*self.arrays))
     return any(any(t.sharding.spec) for t in types)
 
@@ -370,7 +374,7 @@ def _measure_at_once(bundle: _Bundle, axis_name: Any) -> _Sums:
 
 
 def _sums_of(groups: list[_Group]) -> list[tuple[jax.Array, ...]]:
-  """The sums of groups of one form, or of their rows."""
+  """What :func:`_products_at_once` finds."""
   params, updates = zip(*(group.arrays for group in groups), strict=True)
   axes, dtype = groups[0].array_axes, groups[0].dtype
   return _products_at_once(params, updates, axes=axes, dtype=dtype)
@@ -498,7 +502,10 @@ def _plain_products(params, updates, *, axes, dtype):
 
 @_of_a_group
 def _products_at_once(params, updates, *, axes, dtype):
-  """The sums of w·g, w² and g², as :func:`_sums_of` has them."""
+  """The sums of w·g, w² and g² of each of several groups of one form.
+
+  If `first_axes` are not all, of each row.
+  """
   groups = [
     _Group([*map(_laid_out_as, ws, gs)], gs, axes, dtype)
     for ws, gs in zip(params, updates, strict=True)
@@ -531,8 +538,10 @@ def _write(params, updates, gain, untouched, *rows, axes, dtype):
       for g, out, a in zip(group.gs, outs, group.axes, strict=True)
     ]
   )
+  # Not as complex128, which JAX can't transpose twice outside of enable_x64.
   return [
-    _join([next(outs) for _ in _split(g)]).astype(g.dtype) for g in updates
+    _join([next(outs).astype(part.dtype) for part in _split(g)])
+    for g in updates
   ]
 
 
@@ -653,8 +662,11 @@ def _sums_of_triples_jvp(axes, primals, tangents):
   # JAX can't transpose a sum of triples. It comes here outside of enable_x64.
   three = functools.partial(_three_sums, axes)
   _, dots = jax.jvp(lambda xs, ys: [*map(three, xs, ys)], primals, tangents)
-  # Not that one's sums: under vmap, their mapped axes must be as above.
-  return _sums_of_triples(axes, *primals), dots
+  # Not that one's sums: under vmap, their mapped axes must be as above. And all
+  # of a program vary in a shard_map as one of them does.
+  sums = _sums_of_triples(axes, *primals)
+  vary = lambda dot, x: lax.add(dot, lax.full_like(x, 0))
+  return sums, jax.tree.map(vary, dots, sums)
 
 
 def _solve(wg, ww, strength) -> tuple[jax.Array, jax.Array]:
