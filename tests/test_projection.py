@@ -348,16 +348,16 @@ def test_matrices_measured_by_row():
 
 
 @pytest.mark.usefixtures("on_both")
-@pytest.mark.parametrize("shape", [(4, 5), (3, 300)])
 @pytest.mark.parametrize(
-  "join", [lambda x: x, lambda x: jax.lax.complex(x, x[::-1])]
+  "dtype, shape", [("complex64", (4, 5)), ("float32", (3, 300))]
 )
-def test_second_derivatives_by_reverse_mode(join, shape):
+def test_second_derivatives_by_reverse_mode(dtype, shape):
   w, g = map(jnp.asarray, random_pair(shape))
   transform = orthograd()
+  turn = 1 + 2j if dtype == "complex64" else 1
 
   def value(g):
-    out, _ = transform.update(join(g), (), join(w))
+    out, _ = transform.update(g.astype(dtype), (), w.astype(dtype) * turn)
     return jnp.sum(jnp.real(out) ** 3 + jnp.imag(out) ** 2)
 
   got = jax.grad(lambda x: jnp.vdot(jax.grad(value)(x), g))(g)
@@ -367,8 +367,9 @@ def test_second_derivatives_by_reverse_mode(join, shape):
 
 
 @pytest.mark.usefixtures("on_both")
-@pytest.mark.parametrize("batch_axes, axes", [(None, (0, None)), (0, (1, 1))])
-@pytest.mark.parametrize("shape", [(4, 5), (300,)])
+@pytest.mark.parametrize(
+  "batch_axes, axes, shape", [(None, (0, None), (300,)), (0, (1, 1), (4, 5))]
+)
 def test_gradients_flow_through_vmap(batch_axes, axes, shape):
   """Of which one is mapped, or both along another axis than the first."""
   transform = orthograd(batch_axes=batch_axes)
