@@ -22,7 +22,7 @@ hypothesis.settings.register_profile(
   "default",
   deadline=None,
   derandomize=True,
-  max_examples=30,  # CI has 20 minutes, on a slow machine, too
+  max_examples=50,
   print_blob=True,
   # on_both holds for all examples of a test.
   suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
