@@ -206,6 +206,10 @@ class _Group:
     return jax.typeof(total), *stored
 
   @property
+  def types(self) -> list[Any]:
+    return [*map(jax.typeof, itertools.chain(*self.arrays))]
+
+  @property
   def form(self) -> Any:
     """Groups of equal form are summed up in one program; those of None, alone.
 
@@ -214,13 +218,12 @@ class _Group:
     """
     if self.batch:
       return None
-    types = [*map(jax.typeof, itertools.chain(*self.arrays))]
-    meshes = [t.sharding.mesh for t in types]
+    meshes = [t.sharding.mesh for t in self.types]
     # That which is set may shard arrays that are yet to be placed.
     meshes.append(jax.sharding.get_abstract_mesh())
     if any(AxisType.Auto in mesh.axis_types for mesh in meshes):
       return None
-    return *types, self.array_axes
+    return *self.types, self.array_axes
 
   @property
   def first_axes(self) -> list[tuple[int, ...]]:
@@ -234,8 +237,7 @@ class _Group:
   @property
   def is_sharded(self) -> bool:
     """Whether an array is sharded, as far as types say."""
-    types = map(jax.typeof, itertools.chain(*self.arrays))
-    return any(any(t.sharding.spec) for t in types)
+    return any(any(t.sharding.spec) for t in self.types)
 
   @property
   def can_be_packed(self) -> bool:

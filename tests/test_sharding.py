@@ -1,5 +1,6 @@
 """Sharded parameters: the same numbers, nothing gathered, nothing retraced."""
 
+import contextlib
 import logging
 import math
 import os
@@ -175,24 +176,18 @@ def test_jit(on_both, specs, batch_axes, partition, renormalize):
 @pytest.mark.parametrize("how", ["placed", "placed, explicit", "to be placed"])
 def test_arrays_of_one_shape_may_be_sharded_each_in_its_way(how):
   """Where they are not, some of them are summed up as one."""
-  if OLD and how == "to be placed":
-    pytest.skip("jax 0.6.0 has no set_mesh for it")
   rng = np.random.default_rng(0)
   draw = lambda: [jnp.asarray(rng.normal(size=(64, 256))) for _ in range(2)]
   trees, specs = (draw(), draw()), [P("x"), P(None, "x")]
   explicit = how == "placed, explicit"
   mesh = make_mesh(AxisType.Explicit if explicit else AxisType.Auto)
   w, g = shard(trees, mesh, *specs)
-  if how == "placed":
-    update = jax.jit(make_update()).lower(g, w).compile()
-  elif explicit:
-    with set_mesh(mesh):
-      update = jax.jit(make_update()).lower(g, w).compile()
-  else:
+  given, options = (g, w), {}
+  if how == "to be placed":
     shardings = [NamedSharding(mesh, spec) for spec in specs]
-    with set_mesh(mesh):
-      jitted = jax.jit(make_update(), in_shardings=(shardings, shardings))
-      update = jitted.lower(*trees[::-1]).compile()
+    given, options = trees[::-1], {"in_shardings": (shardings, shardings)}
+  with contextlib.nullcontext() if how == "placed" else set_mesh(mesh):
+    update = jax.jit(make_update(), **options).lower(*given).compile()
   assert communicated(update) <= 8  # a number from each device
   for x, y, z in zip(*trees, update(g, w), strict=True):
     want = reference.project(*map(reference.real64, (x, y)))
@@ -324,8 +319,6 @@ def test_shard_map_of_steps(axis_name):
 @pytest.mark.usefixtures("on_both")
 @pytest.mark.parametrize("replicated", ["w", "g"])
 def test_gradients_flow_through_shard_map(replicated):
-  if OLD:
-    pytest.skip("shard_map of jax 0.6.0 has no transpose of what is replicated")
   w, g = (tree["b"]["kernel"] for tree in make_trees())
   w, g = (x[0] if replicated == name else x for name, x in (("w", w), ("g", g)))
   update = make_update()
