@@ -104,8 +104,10 @@ def project(
   found: dict[int, Projection] = {}
   for part in (small, large):
     for some in _alike(groups, part):
-      bundle = _Bundle([groups[i] for i in some], strength, part is small)
+      alike = [groups[i] for i in some]
+      bundle = _Bundle([_packed(alike)] if part is small else alike, strength)
       made = _project_bundle(bundle, eps, renormalize, axis_name)
+      made = _unpacked(alike, *made) if part is small else made
       found |= zip(some, made, strict=True)
   return [found[i] for i in range(len(groups))]
 
@@ -118,7 +120,7 @@ def _project_bundle(
   dtype = bundle.dtype
 
   def project_by(measure, bundle):
-    sums = _measure(bundle, measure, axis_name)
+    sums = measure(bundle, axis_name)
     return _apply(bundle, eps, sums, renormalize, dtype)
 
   def widely():
@@ -126,14 +128,27 @@ def _project_bundle(
       return project_by(_measure_at_once, bundle.widened())
 
   in_sweeps = functools.partial(project_by, _measure_in_sweeps, bundle)
-  as_needed = functools.partial(project_by, _measure_as_needed, bundle)
+
+  def as_needed():
+    return [
+      _project_alone(
+        *group.arrays,
+        bundle.given,
+        eps,
+        axes=group.array_axes,
+        dtype=dtype,
+        renormalize=renormalize,
+      )
+      for group in bundle.groups
+    ]
+
   # A GPU takes as long to begin a sum as to take one, and waits at branches,
   # but an H200 computes in float64 as fast as it reads. jax 0.8 lets it do so.
   has_wider = dtype == jnp.float32 and hasattr(jax, "enable_x64")
   on_gpu = widely if has_wider else in_sweeps
   # Devices that took different branches would wait for each other; and JAX has
   # no vmap of branches for what differs between the devices of a shard_map.
-  alone = axis_name is None and not (bundle.packed or bundle.varies)
+  alone = axis_name is None and not (bundle.groups[0].packed or bundle.varies)
   elsewhere = as_needed if alone else in_sweeps
   return lax.platform_dependent(cuda=on_gpu, rocm=on_gpu, default=elsewhere)
 
@@ -178,11 +193,21 @@ class _Sums(NamedTuple):
 
 
 class _Group:
-  """Real arrays w and g, in the dtype in which sums are taken."""
+  """Real arrays w and g, in the dtype in which sums are taken.
 
-  def __init__(self, params: Arrays, updates: Arrays, axes: Axes, dtype: Any):
+  If it has `packed` others, its rows are copies of these, zeros behind them.
+  """
+
+  def __init__(
+    self,
+    params: Arrays,
+    updates: Arrays,
+    axes: Axes,
+    dtype: Any,
+    packed: Sequence["_Group"] = (),
+  ):
     self.arrays, self.array_axes = (params, updates), axes
-    self.dtype = dtype
+    self.dtype, self.packed = dtype, packed
     self.ws, self.gs = (
       [part.astype(self.dtype) for x in xs for part in _split(x)]
       for xs in (params, updates)
@@ -193,7 +218,13 @@ class _Group:
     self.size = sum(g.size for g in self.gs)
     g, a = self.gs[0], self.axes[0]
     self.batch = tuple(n for i, n in enumerate(g.shape) if i not in a)
-    self.length = self.size // max(math.prod(self.batch), 1)  # of a vector
+
+  @property
+  def lengths(self) -> Any:
+    """The length of a vector; if it is packed, of those in each row."""
+    if self.packed:
+      return [group.lengths for group in self.packed]
+    return self.size // max(math.prod(self.batch), 1)
 
   @property
   def kind(self) -> Any:
@@ -242,7 +273,7 @@ class _Group:
   @property
   def can_be_packed(self) -> bool:
     """Whether it is short, and nothing is lost in a copy."""
-    short = self.length <= SHORT and not self.is_sharded
+    short = self.lengths <= SHORT and not self.is_sharded
     return short and all(
       len({x.dtype for x in xs}) == 1 and not jnp.iscomplexobj(xs[0])
       for xs in self.arrays
@@ -257,6 +288,18 @@ class _Group:
       for x, a in zip(self.arrays[which], self.array_axes, strict=True)
     ]
     return jnp.concatenate(rows, -1)
+
+  def unflat(self, row: jax.Array) -> list[jax.Array]:
+    """Such an array, if longer its beginning, as arrays of these shapes."""
+    found, start = [], 0
+    for x, a in zip(self.arrays[1], self.array_axes, strict=True):
+      shape = [x.shape[i] for i in a]
+      stop = start + math.prod(shape)
+      part = row[..., start:stop].reshape(*self.batch, *shape)
+      last = range(x.ndim - len(a), x.ndim)
+      found.append(jnp.moveaxis(part, last, a))
+      start = stop
+    return found
 
   def sums(self, xs: Arrays, ys: Arrays) -> tuple[jax.Array, ...]:
     """⟨x, y⟩, ⟨x, x⟩ and ⟨y, y⟩."""
@@ -276,14 +319,10 @@ class _Group:
 
 
 class _Bundle:
-  """Groups of a kind. What is said of each is one array, a row for each.
+  """Groups of a kind. What is said of each is one array, a row for each."""
 
-  If it is `packed`, sums are taken of a copy of all groups.
-  """
-
-  def __init__(self, groups: list[_Group], strength: Any, packed: bool = False):
+  def __init__(self, groups: list[_Group], strength: Any):
     self.groups, self.given = groups, strength  # as it was given
-    self.packed = packed
     self.dtype = groups[0].dtype
     # The same for each group, if not for each of its vectors.
     strength = jnp.asarray(strength, self.dtype)
@@ -300,28 +339,22 @@ class _Bundle:
   def widened(self) -> "_Bundle":
     """The same, with sums in float64."""
     groups = [
-      _Group(*group.arrays, group.array_axes, jnp.float64)
+      _Group(*group.arrays, group.array_axes, jnp.float64, group.packed)
       for group in self.groups
     ]
-    return _Bundle(groups, self.given, self.packed)
+    return _Bundle(groups, self.given)
 
   def each(self, function: Callable[..., Any], *stacks: jax.Array) -> list[Any]:
     """Of each group, what the function makes of it and its rows."""
+    rows: Iterable[Any] = [[_rows(x)[0] for x in stacks]] * len(self.groups)
     if stacks and len(self.groups) > 1:
-      # As one array, which is not to be computed anew for each.
       shape = jnp.broadcast_shapes(*map(jnp.shape, stacks))
-      one = [jnp.broadcast_to(x, shape) for x in stacks]
-      one = lax.optimization_barrier(jnp.stack(one))
-      stacks = tuple(_rows(one))
-    rows = [_rows(stack) for stack in stacks]
+      one = jnp.stack([jnp.broadcast_to(x, shape) for x in stacks], 1)
+      # As one array, which is not to be computed anew for each.
+      rows = map(_rows, _rows(lax.optimization_barrier(one)))
     return [
-      function(
-        *group.arrays,
-        *(row[i] for row in rows),
-        axes=group.array_axes,
-        dtype=group.dtype,
-      )
-      for i, group in enumerate(self.groups)
+      function(*group.arrays, *row, axes=group.array_axes, dtype=group.dtype)
+      for group, row in zip(self.groups, rows, strict=True)
     ]
 
   def totals(
@@ -331,29 +364,38 @@ class _Bundle:
     axis_name: Any = None,
   ) -> tuple[jax.Array, ...]:
     """The sums that the function takes of each group, stacked."""
-    return _stacked(self.each(function, *stacks), axis_name)
+    found = zip(*self.each(function, *stacks), strict=True)
+    return _of_all_devices(tuple(map(jnp.stack, found)), axis_name)
 
-  def column(self, number: Callable[[_Group], float], like: jax.Array):
-    """A number for each group, for each of its vectors."""
+  def column(self, number: Callable[[_Group], Any], like: jax.Array):
+    """A number for each group, or for each of its rows, for each vector."""
     numbers = jnp.asarray([number(group) for group in self.groups], like.dtype)
-    return numbers.reshape(-1, *(1,) * (like.ndim - 1))
+    return jnp.expand_dims(numbers, (*range(numbers.ndim, like.ndim),))
 
 
-def _measure(
-  bundle: _Bundle, measure: Callable[[_Bundle, Any], _Sums], axis_name: Any
-) -> _Sums:
-  """The sums of all groups; if they are packed, as those of one."""
-  if not bundle.packed:
-    return measure(bundle, axis_name)
+def _packed(groups: list[_Group]) -> _Group:
+  """All groups as one."""
   w, g = (
-    _stack_padded([group.flat(which) for group in bundle.groups])
-    for which in (0, 1)
+    _stack_padded([group.flat(which) for group in groups]) for which in (0, 1)
   )
   # Else each sweep over them would read from all groups.
   w, g = lax.optimization_barrier((w, g))
-  one = _Group([w], [g], ((w.ndim - 1,),), bundle.dtype)
-  sums = measure(_Bundle([one], bundle.given), axis_name)
-  return jax.tree.map(lambda x: _rows(x)[0], sums)
+  return _Group([w], [g], ((w.ndim - 1,),), groups[0].dtype, groups)
+
+
+def _unpacked(groups: list[_Group], one: Projection) -> list[Projection]:
+  """What was found of all groups as one, for each."""
+  # Else each would compute its row anew.
+  [outs], *figures = lax.optimization_barrier(tuple(one))
+  rows = zip(groups, *map(_rows, (outs, *figures)), strict=True)
+  found = []
+  for group, out, *figures in rows:
+    # It is 0 there, but XLA makes one program of what follows only for arrays
+    # that share more than one that is large, of which each reads another slice.
+    closed = jnp.expand_dims(figures[-1], -1)
+    out = jnp.where(closed, jnp.zeros_like(out), out)
+    found.append(Projection(group.unflat(out), *figures))
+  return found
 
 
 def _measure_at_once(bundle: _Bundle, axis_name: Any) -> _Sums:
@@ -367,8 +409,8 @@ def _measure_at_once(bundle: _Bundle, axis_name: Any) -> _Sums:
   most = lambda group: min(max(LONG // max(group.size, 1), 1), SUMMED)
   some = _some_alike(bundle.groups, form, most)
   sums = itertools.chain.from_iterable(map(_sums_of, some))
-  whole = _added_up(sums, len(bundle.groups[0].batch))
-  wg, ww, gg = _stacked(whole, axis_name)
+  totals = _added_up(sums, len(bundle.groups[0].batch))
+  wg, ww, gg = _rows(_of_all_devices(totals, axis_name))
   c, removed = _solve(wg, ww, bundle.strength)
   rr = gg - removed
   rounding = 1024 * float(jnp.finfo(bundle.dtype).eps)
@@ -388,21 +430,19 @@ def _measure_in_sweeps(bundle: _Bundle, axis_name: Any) -> _Sums:
   return _measure_anew(bundle, ww, gg, axis_name)
 
 
-def _measure_as_needed(bundle: _Bundle, axis_name: Any) -> _Sums:
-  """The sums of each group in one sweep, or three if that can't be trusted."""
-  del axis_name
-  found = [
-    _measure_alone(
-      *group.arrays, bundle.given, axes=group.array_axes, dtype=group.dtype
-    )
-    for group in bundle.groups
-  ]
-  return jax.tree.map(lambda *rows: jnp.concatenate(rows), *found)
-
-
-@_of_a_group
-def _measure_alone(params, updates, strength, *, axes, dtype) -> _Sums:
+@functools.partial(jax.jit, static_argnames=("axes", "dtype", "renormalize"))
+def _project_alone(
+  params, updates, strength, eps, *, axes, dtype, renormalize
+) -> Projection:
+  """The projection of a group, traced once for all of the same shapes."""
   bundle = _Bundle([_Group(params, updates, axes, dtype)], strength)
+  sums = _measure_as_needed(bundle)
+  (found,) = _apply(bundle, eps, sums, renormalize, dtype)
+  return found
+
+
+def _measure_as_needed(bundle: _Bundle) -> _Sums:
+  """The sums in one sweep, or three if that can't be trusted."""
   wg, ww, gg = bundle.totals(_plain_products)
   in_range = (_scale(bundle, ww) == 1) & (_scale(bundle, gg) == 1)
   square = _safe(gg, in_range)
@@ -449,9 +489,8 @@ def _scale(bundle: _Bundle, square: jax.Array) -> jax.Array:
   in rounding, and nothing overflowed.
   """
   info = jnp.finfo(bundle.dtype)
-  low = bundle.column(
-    lambda group: group.length * float(info.tiny) / float(info.eps), square
-  )
+  length = bundle.column(lambda group: group.lengths, square)
+  low = length * (float(info.tiny) / float(info.eps))
   # Subnormal numbers become as large, and the largest so small, that squares of
   # them are normal.
   far = 2.0 ** (3 * info.maxexp // 4)
@@ -474,7 +513,7 @@ def _apply(
     quantum_w, quantum_g = (
       column(lambda group, i=i: _quantum(group.arrays[i])) for i in (0, 1)
     )
-    length = column(lambda group: group.length)
+    length = column(lambda group: group.lengths)
     floor_w, floor_g = quantum_w / scale_w, quantum_g / scale_g
     floor = length * (floor_g**2 + (c * floor_w) ** 2)
     closed = rr <= noise**2 * gg + floor
@@ -595,24 +634,22 @@ def _added(sums: Iterable[tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
   return tuple(functools.reduce(jnp.add, each) for each in found)
 
 
-def _added_up(
-  sums: Iterable[tuple[jax.Array, ...]], ndim: int
-) -> Iterator[tuple[jax.Array, ...]]:
-  """Those of rows, which have more axes, as those of groups."""
+def _added_up(sums: Iterable[tuple[jax.Array, ...]], ndim: int) -> jax.Array:
+  """Those of groups or of their rows, which have more axes, as one array.
+
+  It has three rows, and a column for each group.
+  """
   kind = lambda three: jax.typeof(three[0])
+  found = []
   for some in _some_alike(sums, kind, lambda _: STACKED // 3):
-    if some[0][0].ndim == ndim:
-      yield from some
-    else:
-      stack = jnp.stack([jnp.stack(three) for three in some])
-      totals = _rows(lax.reduce_sum(stack, (stack.ndim - 1,)))
-      yield from (tuple(_rows(three)) for three in totals)
+    stack = jnp.stack([*map(jnp.stack, zip(*some, strict=True))])
+    by_row = some[0][0].ndim > ndim
+    found.append(lax.reduce_sum(stack, (stack.ndim - 1,)) if by_row else stack)
+  return jnp.concatenate(found, 1)
 
 
-def _stacked(sums: Iterable[tuple[jax.Array, ...]], axis_name: Any):
-  """Those of several groups, a row for each; of all devices."""
-  totals = tuple(map(jnp.stack, zip(*sums, strict=True)))
-  return totals if axis_name is None else lax.psum(totals, axis_name)
+def _of_all_devices(sums: Any, axis_name: Any) -> Any:
+  return sums if axis_name is None else lax.psum(sums, axis_name)
 
 
 def _three_sums(axes: tuple[int, ...], x: jax.Array, y: jax.Array):
