@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import tempfile
 
 os.environ["JAX_PLATFORMS"] = os.environ.get("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = " ".join(
@@ -11,6 +12,11 @@ os.environ["XLA_FLAGS"] = " ".join(
     os.environ.get("XLA_FLAGS", ""),
   ]
 )
+# What one test, worker or process has compiled, others find.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+  programs = tempfile.TemporaryDirectory()  # until this process ends
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = programs.name
+  os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.05"
 
 import hypothesis
 import jax
