@@ -346,12 +346,13 @@ class _Bundle:
 
   def each(self, function: Callable[..., Any], *stacks: jax.Array) -> list[Any]:
     """Of each group, what the function makes of it and its rows."""
-    rows: Iterable[Any] = [[_rows(x)[0] for x in stacks]] * len(self.groups)
     if stacks and len(self.groups) > 1:
       shape = jnp.broadcast_shapes(*map(jnp.shape, stacks))
       one = jnp.stack([jnp.broadcast_to(x, shape) for x in stacks], 1)
       # As one array, which is not to be computed anew for each.
-      rows = map(_rows, _rows(lax.optimization_barrier(one)))
+      rows = [*map(_rows, _rows(lax.optimization_barrier(one)))]
+    else:
+      rows = [[_rows(x)[0] for x in stacks]] * len(self.groups)
     return [
       function(*group.arrays, *row, axes=group.array_axes, dtype=group.dtype)
       for group, row in zip(self.groups, rows, strict=True)
@@ -389,12 +390,12 @@ def _unpacked(groups: list[_Group], one: Projection) -> list[Projection]:
   [outs], *figures = lax.optimization_barrier(tuple(one))
   rows = zip(groups, *map(_rows, (outs, *figures)), strict=True)
   found = []
-  for group, out, *figures in rows:
+  for group, out, cosine, removed, closed in rows:
     # It is 0 there, but XLA makes one program of what follows only for arrays
     # that share more than one that is large, of which each reads another slice.
-    closed = jnp.expand_dims(figures[-1], -1)
-    out = jnp.where(closed, jnp.zeros_like(out), out)
-    found.append(Projection(group.unflat(out), *figures))
+    shut = jnp.expand_dims(closed, -1)
+    arrays = group.unflat(jnp.where(shut, jnp.zeros_like(out), out))
+    found.append(Projection(arrays, cosine, removed, closed))
   return found
 
 
