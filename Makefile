@@ -3,11 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
+# What the virtual environment has besides.
+REQUIREMENTS ?=
 # Two workers fit two cores and leave each its own JAX.
 PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-oldest lint types bench dist clean
+.PHONY: help setup demo test test-oldest test-tpu lint types bench dist clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -15,7 +17,7 @@ help:  ## show this list
 # Python compiles what is imported; all of it would take a minute.
 $(VENV)/.done: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[dev]' $(REQUIREMENTS)
 	@touch $@
 
 setup: $(VENV)/.done  ## make .venv with all that development needs
@@ -29,6 +31,14 @@ test: setup  ## run the tests
 
 test-oldest:  ## run the tests on the oldest jax and optax supported
 	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+
+test-tpu:  ## compile for TPUs, which needs none, on x86-64 Linux
+	@if [ "$$(uname -sm)" = "Linux x86_64" ]; then \
+	  $(MAKE) setup VENV=.venv-tpu REQUIREMENTS="'jax[tpu]'" && \
+	  .venv-tpu/bin/python -m pytest tests/tpu; \
+	else \
+	  echo "libtpu exists for x86-64 Linux only; skipped on $$(uname -sm)"; \
+	fi
 
 lint: setup  ## check the style
 	$(BIN)/ruff check
@@ -46,4 +56,4 @@ dist: setup  ## build the wheel and the source distribution, and check them
 	$(BIN)/twine check --strict dist/*
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) .venv-oldest dist
+	rm -rf $(VENV) .venv-oldest .venv-tpu dist

@@ -1,7 +1,10 @@
 """⊥Grad (OrthoGrad) for optax: steps that can't inflate confidence."""
 
 from orthograd_optax._orthograd import Alignment as Alignment
+from orthograd_optax._orthograd import Diagnostics as Diagnostics
 from orthograd_optax._orthograd import OrthogradState as OrthogradState
 from orthograd_optax._orthograd import alignment as alignment
 from orthograd_optax._orthograd import orthograd as orthograd
+from orthograd_optax._orthograd import orthograd_adamw as orthograd_adamw
 from orthograd_optax._orthograd import orthograd_sgd as orthograd_sgd
+from orthograd_optax._orthograd import read_diagnostics as read_diagnostics

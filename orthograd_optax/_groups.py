@@ -1,16 +1,19 @@
 """Which leaves of a tree form one vector."""
 
 import collections
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 import numbers
 from typing import Any, NamedTuple
 
+import jax
 from jax import tree_util
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 KeyPath = tuple[Any, ...]
-Partition = str | Callable[[KeyPath, Any], Hashable]
+Label = Any  # str, int, or a tuple of these
+Partition = str | Callable[[KeyPath, Any], Label]
 BatchAxes = Any  # None, an int, a tuple of them, a pytree of these, a callable
 
 
@@ -34,15 +37,49 @@ def where(path: KeyPath) -> str:
 
 
 def check_partition(partition: Partition) -> None:
-  if not callable(partition) and partition not in ("leaf", "layer", "global"):
+  named = isinstance(partition, str) and partition in (
+    "leaf",
+    "layer",
+    "global",
+  )
+  if not callable(partition) and not named:
     raise ValueError(
       "partition must be 'leaf', 'layer', 'global' or a callable from"
       f" (key path, leaf) to a group label, not {partition!r}."
+      f"{static_hint('partition', partition)}"
     )
+
+
+def is_array(x: Any) -> bool:
+  return isinstance(x, (jax.Array, np.ndarray))
+
+
+def static_hint(name: str, value: Any) -> str:
+  """What to add to an error if optax may have made an array of an option."""
+  if not is_array(value):
+    return ""
+  return f" (Under optax.inject_hyperparams, name {name} in static_args.)"
 
 
 def _absent(x: Any) -> bool:
   return x is None or isinstance(x, optax.MaskedNode)
+
+
+def check_mask(name: str, mask: Any) -> None:
+  """Refuses what optax.inject_hyperparams makes of a callable: a number."""
+  lone = isinstance(mask, numbers.Number) or isinstance(mask, np.bool_)
+  if lone or any(map(is_array, jax.tree.leaves(mask))):
+    raise TypeError(
+      f"{name} must be a tree of booleans known before anything is traced, or a"
+      f" callable that makes one of the parameters, not {mask!r}. (Under"
+      f" optax.inject_hyperparams, name {name} in static_args.)"
+    )
+
+
+def floating(tree: Any) -> Any:
+  """The tree with None for leaves that are not of floating point."""
+  keep = lambda x: x if _is_inexact(_dtype(x)) else None
+  return jax.tree.map(keep, tree)
 
 
 def check_trees(updates: Any, params: Any) -> None:
@@ -88,16 +125,14 @@ def _difference(ours: Any, theirs: Any, path: KeyPath) -> str | None:
 
 
 def _check_leaf(path: KeyPath, param: Any, update: Any) -> None:
-  if jnp.shape(param) != jnp.shape(update):
-    raise ValueError(
-      f"at {where(path)} the parameter has shape {jnp.shape(param)} and the"
-      f" update {jnp.shape(update)}; they must be equal."
-    )
   dtypes = _dtype(param), _dtype(update)
-  for kind, dtype in zip(("parameter", "update"), dtypes, strict=True):
-    if not jnp.issubdtype(dtype, jnp.inexact):
+  for kind, leaf, dtype in zip(
+    ("parameter", "update"), (param, update), dtypes, strict=True
+  ):
+    if not _is_inexact(dtype):
+      found = f"dtype {dtype}" if dtype else f"type {type(leaf).__name__}"
       raise TypeError(
-        f"the {kind} at {where(path)} has dtype {dtype}, but only floating"
+        f"the {kind} at {where(path)} has {found}, but only floating"
         "-point leaves, real or complex, can be projected; exclude this one"
         " with mask, or give None for its update."
       )
@@ -106,10 +141,22 @@ def _check_leaf(path: KeyPath, param: Any, update: Any) -> None:
       f"at {where(path)} the parameter has dtype {dtypes[0]} and the update"
       f" {dtypes[1]}; both must be real or both complex."
     )
+  if jnp.shape(param) != jnp.shape(update):
+    raise ValueError(
+      f"at {where(path)} the parameter has shape {jnp.shape(param)} and the"
+      f" update {jnp.shape(update)}; they must be equal."
+    )
 
 
 def _dtype(x: Any) -> Any:
-  return x.dtype if hasattr(x, "dtype") else jnp.result_type(x)
+  """Of an array or a number; None for anything else, such as a function."""
+  if isinstance(x, numbers.Number):
+    return jnp.result_type(x)
+  return getattr(x, "dtype", None)
+
+
+def _is_inexact(dtype: Any) -> bool:
+  return dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
 
 
 def build(
@@ -119,15 +166,18 @@ def build(
 
   Leaves that are not of floating point are in no group.
   """
-  leaves = tree_util.tree_flatten_with_path(params)[0]
-  batch_axes_of = _lookup(batch_axes)
+  leaves = [
+    (path, leaf)
+    for path, leaf in tree_util.tree_flatten_with_path(params)[0]
+    if _is_inexact(_dtype(leaf))
+  ]
+  batch_axes_of = _lookup(batch_axes, params)
   groups = collections.defaultdict(list)
   for (path, param), label in zip(
     leaves, _labels(leaves, params, partition), strict=True
   ):
-    if jnp.issubdtype(_dtype(param), jnp.inexact):
-      axes = batch_axes_of(path, param)
-      groups[label].append(_member(path, param, axes))
+    axes = batch_axes_of(path, param)
+    groups[label].append(_member(path, param, axes))
   for label, members in groups.items():
     _check_batch(label, members)
   return dict(groups)
@@ -137,7 +187,15 @@ def _labels(
   leaves: list[tuple[KeyPath, Any]], params: Any, partition: Partition
 ) -> list[str]:
   if callable(partition):
-    return [str(partition(path, leaf)) for path, leaf in leaves]
+    labels = [partition(path, leaf) for path, leaf in leaves]
+    for (path, _), label in zip(leaves, labels, strict=True):
+      if not _is_label(label):
+        raise TypeError(
+          f"partition must give a str, an int or a tuple of these, but for"
+          f" {where(path)} it gave {label!r}, a {type(label).__name__};"
+          " return a name instead."
+        )
+    return _distinct(labels, str, repr)
   if partition == "global":
     return ["all"] * len(leaves)
 
@@ -152,13 +210,25 @@ def _labels(
   ]
   if partition == "layer":
     paths = [path[:-1] for path in paths]
-  names = [
+  simple = lambda path: (
     tree_util.keystr(path, simple=True, separator="/") or "all"
-    for path in paths
-  ]
-  # "a/b" may be one key or two: if so, the unambiguous notation.
-  clash = len(set(names)) < len(set(paths))
-  return [tree_util.keystr(path) for path in paths] if clash else names
+  )
+  return _distinct(paths, simple, tree_util.keystr)
+
+
+def _is_label(x: Any) -> bool:
+  return isinstance(x, (str, numbers.Integral)) or (
+    isinstance(x, tuple) and all(map(_is_label, x))
+  )
+
+
+def _distinct(
+  keys: list[Any], short: Callable[[Any], str], full: Callable[[Any], str]
+) -> list[str]:
+  """Short names of keys; if they clash ("a/b", 1 and "1"), full ones."""
+  names = [short(key) for key in keys]
+  clash = len(set(names)) < len(set(keys))
+  return [full(key) for key in keys] if clash else names
 
 
 def _is_axes(x: Any) -> bool:
@@ -171,13 +241,27 @@ def _is_axis(x: Any) -> bool:
   return isinstance(x, numbers.Integral) and not isinstance(x, bool)
 
 
-def _lookup(batch_axes: BatchAxes) -> Callable[[KeyPath, Any], Any]:
+def _lookup(
+  batch_axes: BatchAxes, params: Any
+) -> Callable[[KeyPath, Any], Any]:
   """A function of (key path, leaf) to batch axes as the user gave them."""
   # A module of equinox is callable and a pytree: it is meant as a pytree.
   if callable(batch_axes) and tree_util.all_leaves([batch_axes]):
     return batch_axes
   # By path, so that a leaf that mask took away does no harm.
   tree = dict(tree_util.tree_flatten_with_path(batch_axes, is_leaf=_is_axes)[0])
+  everything = tree_util.tree_flatten_with_path(params, is_leaf=_absent)[0]
+  # An absent node stands for all that mask took away below it.
+  known = lambda path: any(
+    path == its[: len(path)] or (_absent(leaf) and its == path[: len(its)])
+    for its, leaf in everything
+  )
+  for path in tree:
+    if everything and not known(path):
+      raise ValueError(
+        f"batch_axes has an entry at {where(path)}, where params have nothing;"
+        " remove it, or give the name that params have."
+      )
 
   def find(path, leaf):
     del leaf
@@ -220,3 +304,28 @@ def _check_batch(label: str, members: list[Member]) -> None:
         f" sizes, but {where(first.path)} has {first.batch} and"
         f" {where(member.path)} has {member.batch}."
       )
+
+
+def check_replicas(groups: dict[str, list[Member]], axis_name: Any) -> None:
+  """Refuses leaves replicated over `axis_name` in groups with sharded ones.
+
+  Their sums would be counted several times. Under `shard_map(check_vma=True)`
+  types tell which these are.
+  """
+  names = {axis_name} if isinstance(axis_name, str) else set(axis_name)
+  for label, members in groups.items():
+    varying = [names & set(_varying_axes(member.param)) for member in members]
+    for member, axes in zip(members, varying, strict=True):
+      if axes != varying[0]:
+        raise ValueError(
+          f"in group {label!r}, {where(members[0].path)} varies over the axes"
+          f" {sorted(varying[0])} and {where(member.path)} over {sorted(axes)};"
+          " the leaves of a group must all be sharded over axis_name, or none."
+          " Choose another partition, or shard them alike."
+        )
+
+
+def _varying_axes(x: Any) -> Any:
+  kind: Any = jax.typeof(jnp.asarray(x))
+  # jax 0.11 has moved them.
+  return kind.mat.varying if hasattr(kind, "mat") else kind.vma

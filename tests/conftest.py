@@ -30,32 +30,45 @@ hypothesis.settings.register_profile(
   derandomize=True,
   max_examples=50,
   print_blob=True,
-  # on_both holds for all examples of a test.
+  # on_each holds for all examples of a test.
   suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
 hypothesis.settings.load_profile("default")
 
 
 @contextlib.contextmanager
-def traced_for_a_gpu():
-  platform_dependent = lambda cuda, **others: cuda()
+def traced_for(platform: str, devices: int | None = None):
+  """What is traced is what this platform gets; it has so many devices."""
+
+  def platform_dependent(*args, **ways):
+    return ways.get(platform, ways["default"])(*args)
+
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(jax.lax, "platform_dependent", platform_dependent)
+    if devices is not None:
+      patch.setattr(jax, "device_count", lambda: devices)
     jax.clear_caches()
     yield
   jax.clear_caches()
 
 
 @pytest.fixture
-def as_on_a_gpu():
-  """What is traced is what a GPU gets: sums of triples, in float64."""
-  with traced_for_a_gpu():
+def on_one_gpu():
+  """What is traced is what a single GPU gets."""
+  with traced_for("cuda", devices=1):
     yield
 
 
-@pytest.fixture(params=["as here", "as on a GPU"])
-def on_both(request):
-  """Once what is traced for a CPU, and once what a GPU gets."""
-  on_gpu = request.param == "as on a GPU"
-  with traced_for_a_gpu() if on_gpu else contextlib.nullcontext():
-    yield on_gpu
+@pytest.fixture(params=["cpu", "one GPU", "tpu"])
+def on_each(request):
+  """What is traced is what a single device of each platform gets."""
+  platform = {"one GPU": "cuda"}.get(request.param, request.param)
+  with traced_for(platform, devices=1):
+    yield platform
+
+
+@pytest.fixture(params=["cpu", "cuda", "tpu"])
+def on_many(request):
+  """What is traced is what eight devices of each platform get."""
+  with traced_for(request.param):
+    yield request.param

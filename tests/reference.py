@@ -1,16 +1,6 @@
-"""⊥Grad in float64 NumPy, from its definition, and jax of any version."""
+"""⊥Grad in float64 NumPy, from its definition."""
 
-import importlib
-from typing import Any
-
-import jax
 import numpy as np
-
-shard_map: Any = (
-  jax
-  if hasattr(jax, "shard_map")
-  else importlib.import_module("jax.experimental.shard_map")  # jax 0.6.0
-).shard_map
 
 
 def project(w, g, *, strength=1.0, renormalize=True, eps=1e-30):
@@ -36,12 +26,3 @@ def real64(x):
   if np.iscomplexobj(x):
     x = np.stack([x.real, x.imag])
   return x.astype(np.float64)
-
-
-def enable_x64():
-  """A context in which jax has float64."""
-  if hasattr(jax, "enable_x64"):
-    return jax.enable_x64(True)
-  from jax.experimental import enable_x64 as context
-
-  return context()

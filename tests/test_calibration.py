@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
 import relplot
 from scipy import integrate, special, stats
 from sklearn import datasets, metrics
@@ -524,7 +523,7 @@ def test_tally_over_devices():
     return jax.lax.psum(calibration.tally(logits, labels), "batch").metrics()
 
   actual = jax.jit(
-    reference.shard_map(
+    jax.shard_map(
       local, mesh=mesh, in_specs=spec, out_specs=jax.sharding.PartitionSpec()
     )
   )(logits[: 100 * n], labels[: 100 * n])
@@ -544,7 +543,7 @@ def test_many_small_batches_stay_exact():
 
   total, _ = jax.lax.scan(add, calibration.Tally.empty(), tallies)
   plain = jax.tree.map(lambda x: jax.lax.scan(add, x[0], x[1:])[0], tallies)
-  with reference.enable_x64():
+  with jax.enable_x64(True):
     exact = calibration.evaluate(logits.astype(np.float64), labels)
   for key, value in total.metrics().items():
     assert_close(value, exact[key], rtol=1e-6)
@@ -616,7 +615,7 @@ def test_half_precision_is_exact_for_what_it_is(name, dtype):
 @pytest.mark.parametrize("name", METRICS)
 def test_float64(name):
   logits, labels = synthetic()
-  with reference.enable_x64():
+  with jax.enable_x64(True):
     exact = METRICS[name](logits.astype(np.float64), labels)
     assert exact.dtype == jnp.float64
     assert METRICS[name](logits, labels).dtype == jnp.float32

@@ -15,6 +15,9 @@ import pytest
 
 from orthograd_optax import alignment, orthograd, orthograd_sgd
 
+# With batch_axes=0, as below, the vectors of "b" have one entry each.
+pytestmark = pytest.mark.filterwarnings("ignore:orthograd can never move")
+
 PARAMS = {"w": jnp.arange(1.0, 7.0).reshape(2, 3), "b": jnp.array([1.0, -2.0])}
 GRADS = {"w": jnp.ones((2, 3)), "b": jnp.array([3.0, 0.5])}
 PROJECTED, _ = orthograd().update(GRADS, optax.EmptyState(), PARAMS)

@@ -32,6 +32,9 @@ import pytest
 
 from orthograd_optax import orthograd, orthograd_sgd
 
+# The suite trains scalars, too.
+pytestmark = pytest.mark.filterwarnings("ignore:orthograd can never move")
+
 
 @pytest.fixture(autouse=True)
 def _config():

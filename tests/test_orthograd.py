@@ -7,11 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from optax._src import base
 import pytest
 import reference
 
 from orthograd_optax import alignment, orthograd, orthograd_sgd
+
+ignore_single_entries = pytest.mark.filterwarnings(
+  "ignore:orthograd can never move"
+)
 
 
 def tree(seed: int):
@@ -202,6 +205,7 @@ def test_stateless_by_default():
   assert orthograd().init(PARAMS) == optax.EmptyState()
 
 
+@ignore_single_entries
 @pytest.mark.parametrize("strength", [1.0, 0.25])
 def test_diagnostics(strength):
   params = {"a": PARAMS, "scalar": jnp.array([2.0]), "zero": jnp.zeros(3)}
@@ -231,7 +235,7 @@ def test_diagnostics_report_no_gate_without_renormalization():
 
 
 def test_diagnostics_keep_their_dtype():
-  with reference.enable_x64():
+  with jax.enable_x64(True):
     params, grads = jnp.ones(2, jnp.float32), jnp.array([1.0, 2.0])
     transform = orthograd(diagnostics=True)
     state = transform.init(params)
@@ -270,7 +274,7 @@ def test_orthograd_sgd(momentum, nesterov, renormalize):
   want = torch_like_sgd(
     start, grads, 0.1, momentum, nesterov, 0.05, renormalize=renormalize
   )
-  with reference.enable_x64():
+  with jax.enable_x64(True):
     optimizer = orthograd_sgd(
       0.1, momentum, nesterov, weight_decay=0.05, renormalize=renormalize
     )
@@ -291,7 +295,7 @@ def test_orthograd_sgd_equals_torch():
   for g in grads:
     w.grad = torch.tensor(reference.project(w.detach().numpy(), g))
     sgd.step()
-  with reference.enable_x64():
+  with jax.enable_x64(True):
     optimizer = orthograd_sgd(0.1, momentum=0.9, weight_decay=0.05)
     ours = jnp.asarray(start)
     state = optimizer.init(ours)
@@ -355,12 +359,17 @@ def test_alignment_of_stacked_layers():
 
 
 def test_params_are_required():
-  for transform in (orthograd(), orthograd(mask=True), orthograd_sgd(0.1)):
+  for transform in (
+    orthograd(),
+    orthograd(mask=lambda _: True),
+    orthograd_sgd(0.1),
+  ):
     with pytest.raises(ValueError) as error:
       transform.update(GRADS, transform.init(PARAMS))
-    assert str(error.value) == base.NO_PARAMS_MSG
+    assert "call update(updates, state, params)" in str(error.value)
 
 
+@ignore_single_entries
 @pytest.mark.parametrize(
   ("grads", "params", "words"),
   [

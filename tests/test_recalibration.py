@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
 from scipy import optimize, special
 from sklearn.isotonic import IsotonicRegression
 
@@ -69,7 +68,7 @@ def test_temperature_in_float64():
     return np.sum(weights * lead)
 
   expected = np.exp(optimize.brentq(slope, -3, 3, xtol=1e-14))
-  with reference.enable_x64():
+  with jax.enable_x64(True):
     actual = calibration.fit_temperature(logits, labels)
   np.testing.assert_allclose(actual, expected, rtol=1e-12)
 

@@ -21,9 +21,6 @@ import tiny
 from experiments import __main__ as command
 from experiments import data, evaluate, models, rows, runner, train
 
-pytestmark = pytest.mark.skipif(
-  not hasattr(jax, "shard_map"), reason="the engine needs a newer jax"
-)
 TESTS = pathlib.Path(__file__).parent
 
 

@@ -18,14 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import reference
 
 from orthograd_optax import orthograd
 
 
 @pytest.fixture(autouse=True)
 def float64():
-  with reference.enable_x64():
+  with jax.enable_x64(True):
     yield
 
 

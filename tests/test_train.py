@@ -13,9 +13,6 @@ from experiments import data, evaluate, memory, models, train
 from experiments.config import Config
 from orthograd_optax import calibration, orthograd_sgd
 
-pytestmark = pytest.mark.skipif(
-  not hasattr(jax, "shard_map"), reason="the engine needs a newer jax"
-)
 SAMPLE = data.load_sample()
 
 

@@ -1,0 +1,127 @@
+"""What each trick of `orthograd_optax/_packing.py` earns on a GPU.
+
+Times an update with everything on, and with each trick switched off alone, in
+turns in one run. Rows and table go to `benchmarks/results/NAME_tricks.*`:
+
+    python -m benchmarks.tricks --name h200
+"""
+
+import argparse
+import contextlib
+import json
+from typing import Any
+from unittest import mock
+
+import jax
+import optax
+
+from benchmarks import __main__ as command
+from benchmarks import update
+from experiments import data
+from orthograd_optax import _packing, orthograd
+
+# How each is switched off: a name of `_packing` and what to put there.
+TRICKS: dict[str, tuple[str, Any]] = {
+  "short vectors packed": ("MAX_PACKED_LENGTH", -1),
+  "rows of one length stacked first": ("MAX_STACKED", 1),
+  "packed results kept in memory": ("_keep_result", lambda x: x),
+  "a second large operand shared": ("_share_two_operands", lambda x, _: x),
+  "joint sums of one shape": ("MAX_JOINT", 1),
+  "matrices summed by row": ("MIN_COLUMNS", 1 << 62),
+  "weights in the gradient's layout": ("_in_layout_of", lambda g, w: w),
+  "coefficients of all groups stacked": ("_stack_kind", id),
+}
+ALL = "all on"
+
+
+@contextlib.contextmanager
+def without(trick: str):
+  """The package without a trick, as far as it is traced in here."""
+  name, value = TRICKS.get(trick, ("MAX_JOINT", _packing.MAX_JOINT))
+  jax.clear_caches()
+  with mock.patch.object(_packing, name, value):
+    yield
+  jax.clear_caches()
+
+
+def measure(model: str, shapes: update.Shapes, steps: int, repeats: int):
+  """A row for each trick: how much longer an update takes without it."""
+  params, grads = (update.arrays(shapes, "float32", seed) for seed in (0, 1))
+  make = lambda transform: update.compiled(transform, params, grads, steps)
+  contenders = {update.SGD: make(optax.identity())(grads)}
+  for trick in [ALL, *TRICKS]:
+    with without(trick):
+      contenders[trick] = make(orthograd())(grads)
+  rows = {row["step"]: row for row in update.rows(contenders, repeats)}
+  for trick in TRICKS:
+    longer = rows[trick]["ms"] / rows[ALL]["ms"] - 1
+    yield {
+      "model": model,
+      "trick": trick,
+      "ms": rows[ALL]["ms"],
+      "ms_without": rows[trick]["ms"],
+      "earns": longer,
+      "compile": rows[ALL]["compile"],
+      "compile_without": rows[trick]["compile"],
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+  """Without each trick, how much longer an update takes."""
+  models = list(dict.fromkeys(row["model"] for row in rows))
+  cells = {(row["model"], row["trick"]): row for row in rows}
+  first = {row["model"]: row["ms"] for row in rows}
+  lines = [
+    "| switched off alone | " + " | ".join(models) + " |",
+    "|---|" + "---:|" * len(models),
+    "| nothing, ms | " + " | ".join(f"{first[m]:.3f}" for m in models) + " |",
+  ]
+  for trick in TRICKS:
+    earned = (f"{100 * cells[m, trick]['earns']:+.1f} %" for m in models)
+    lines.append(f"| {trick} | " + " | ".join(earned) + " |")
+  return "\n".join(lines)
+
+
+def main():
+  parser = argparse.ArgumentParser(
+    prog="python -m benchmarks.tricks",
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument("--steps", type=int, default=25, help="updates at a time")
+  parser.add_argument("--repeats", type=int, default=5, help="of the timing")
+  parser.add_argument("--name", help="of the files in benchmarks/results")
+  parser.add_argument(
+    "--small", action="store_true", help="a small model, to try the command"
+  )
+  args = parser.parse_args()
+  models = {
+    "ResNet-18": update.network("resnet18"),
+    "WRN-28-10": update.network("wrn28_10"),
+    "GPT": update.decoder(24, 1024, 50257),
+  }
+  if args.small:
+    models = {"small": update.decoder(1, 16)}
+  about, rows = command.about(), []
+  facts = ", ".join(f"{k} {v}" for k, v in about.items())
+  for model, shapes in models.items():
+    rows += measure(model, shapes, args.steps, args.repeats)
+    print(facts, table(rows), sep="\n\n", flush=True)
+    if args.name:  # now: what comes later may be cut off
+      save(args.name, about, rows)
+
+
+def save(name: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+  facts = ", ".join(f"{k} {v}" for k, v in about.items())
+  texts = {
+    "json": json.dumps({"about": about, "rows": rows}, indent=1) + "\n",
+    "md": f"# {facts}\n\n{table(rows)}\n",
+  }
+  for suffix, text in texts.items():
+    path = command.RESULTS / f"{name}_tricks.{suffix}"
+    with data.replacing(path) as temporary:
+      temporary.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+  main()
