@@ -295,8 +295,9 @@ def _coefficients(sums: Sums, strength, eps, noise: "Noise", renormalize: bool):
   s = _strength_like(strength, sums.wg)
   c, removed = _solve(sums, s)
   rr, eps = sums.gg - removed, eps.astype(sums.gg.dtype)
-  step, (*numbers, closed) = _gate(sums, c, rr, s, eps, noise, renormalize)
-  return step, (*(x.astype(jnp.float32) for x in numbers), closed)
+  step, figures = _gate(sums, c, rr, s, eps, noise, renormalize)
+  cosine, removed = (x.astype(jnp.float32) for x in figures[:2])
+  return step, (cosine, removed, figures[2])
 
 
 def _solve(sums: Sums, strength: jax.Array) -> tuple[jax.Array, jax.Array]:
