@@ -70,7 +70,7 @@ def _by_row(w: jax.Array, g: jax.Array, axes: tuple[int, ...]) -> Sums:
 def reduce(ws: Arrays, gs: Arrays, axes: tuple[int, ...]) -> list[Sums]:
   """The sums in float64 of pairs of arrays of one shape, in one reduction.
 
-  It reads each array once. Three reductions take a CPU nine times as long.
+  It reads each array once. Three reductions take a CPU several times as long.
   """
   products = []
   for w, g in zip(ws, gs, strict=True):
