@@ -65,11 +65,8 @@ def group_by(items: Any, key: Any) -> list[list[Any]]:
 def _is_short(ws: Arrays, gs: Arrays, axes: Axes) -> bool:
   if not all(map(_sums.is_whole, [*ws, *gs])):
     return False
-  lengths = (
-    math.prod(g.shape[i] for i in a) for g, a in zip(gs, axes, strict=True)
-  )
   same = all(len({x.dtype for x in xs}) == 1 for xs in (ws, gs))
-  return same and sum(lengths) <= MAX_PACKED_LENGTH
+  return same and _sums.length(gs, axes) <= MAX_PACKED_LENGTH
 
 
 def _kind(ws: Arrays, gs: Arrays, axes: Axes) -> Any:
@@ -172,8 +169,8 @@ def joint_sums(
   for some in group_by(stacks, _stack_kind):
     parts = zip(*(sums for _, sums in some), strict=True)
     total = Sums(*(jnp.concatenate(part) for part in parts))
-    total = total if axis_name is None else lax.psum(total, axis_name)
-    yield [i for indices, _ in some for i in indices], total
+    indices = [i for indices, _ in some for i in indices]
+    yield indices, _sums.over_devices(total, axis_name)
 
 
 def _stack_kind(stack: tuple[list[int], Sums]) -> Any:

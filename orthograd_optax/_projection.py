@@ -5,7 +5,6 @@ docs/how_it_is_computed.md explains this module, `_sums.py` and `_packing.py`.
 
 from collections.abc import Sequence
 import functools
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -162,14 +161,14 @@ def _exact(ws, gs, strength, eps, *, options) -> Projection:
     _sums.magnitude(xs, axes, axis_name).astype(dtype) for xs in (ws, gs)
   )
   scaled_ws, scaled_gs = scale(ws, 1 / unit_w), scale(gs, 1 / unit_g)
-  sums = _over_devices(_sums.exact(scaled_ws, scaled_gs, axes), axis_name)
+  sums = _sums.over_devices(_sums.exact(scaled_ws, scaled_gs, axes), axis_name)
   s = _strength_like(strength, sums.wg)
   c, removed = _solve(sums, s)
   parallel = scale(scaled_ws, s * c)
   rest = [g - x for g, x in zip(scaled_gs, parallel, strict=True)]
   # Measured on g⊥ as it is written: a difference of squares would cancel.
-  rr = _over_devices(_sums.exact(rest, rest, axes), axis_name).gg
-  noise = _noise(ws, gs, _length(gs, axes), dtype, subtracted=False)
+  rr = _sums.over_devices(_sums.exact(rest, rest, axes), axis_name).gg
+  noise = _noise(ws, gs, _sums.length(gs, axes), dtype, subtracted=False)
   noise = Noise(noise.relative, noise.w / unit_w, noise.g / unit_g)
   sums, eps = sums._replace(gg=rr + removed), eps.astype(dtype) / unit_g
   step, figures = _gate(sums, c, rr, s, eps, noise, renormalize)
@@ -190,7 +189,7 @@ def _project_wide(options: Options, ws, gs, strength, eps):
       _wide(
         w,
         g,
-        jnp.asarray(_length(g, a), jnp.float64),
+        jnp.asarray(_sums.length(g, a), jnp.float64),
         strength,
         eps,
         options=options._replace(axes=a),
@@ -202,7 +201,7 @@ def _project_wide(options: Options, ws, gs, strength, eps):
 @functools.partial(jax.jit, static_argnames="options")
 def _wide(ws, gs, length, strength, eps, *, options) -> Projection:
   axes, renormalize, axis_name = options
-  sums = _over_devices(_sums.wide(ws, gs, axes, by_row=True), axis_name)
+  sums = _sums.over_devices(_sums.wide(ws, gs, axes, by_row=True), axis_name)
   noise = _noise(ws, gs, length, jnp.float64, subtracted=True)
   step, figures = _coefficients(sums, strength, eps, noise, renormalize)
   return Projection(_write(ws, gs, step, axes=axes), *figures)
@@ -229,7 +228,7 @@ def _project_packed(options: Options, groups, strength, eps):
   """Short vectors as the rows of one array, and so as a batch of vectors."""
   ws, gs, axes = zip(*groups, strict=True)
   w, g = _packing.pack(ws, axes), _packing.pack(gs, axes)
-  lengths = _stack_like(w[..., 0], map(_length, gs, axes))
+  lengths = _stack_like(w[..., 0], map(_sums.length, gs, axes))
   options = options._replace(axes=((w.ndim - 1,),))
   packed = _wide([w], [g], lengths, strength, eps, options=options)
   (update,), *figures = packed
@@ -245,7 +244,7 @@ def _project_stacked(options: Options, groups, strength, eps):
   for indices, sums in _packing.joint_sums(ws, gs, axes, options.axis_name):
     noises = [
       _noise(
-        ws[i], gs[i], _length(gs[i], axes[i]), jnp.float64, subtracted=True
+        ws[i], gs[i], _sums.length(gs[i], axes[i]), jnp.float64, subtracted=True
       )
       for i in indices
     ]
@@ -284,10 +283,6 @@ def _beside(number: jax.Array, axes: Axes) -> list[jax.Array]:
   """A number of each vector, shaped to be multiplied with each array."""
   numbers = _sums.replicated([number] * len(axes))
   return [jnp.expand_dims(x, a) for x, a in zip(numbers, axes, strict=True)]
-
-
-def _over_devices(sums: Sums, axis_name: Any) -> Sums:
-  return sums if axis_name is None else lax.psum(sums, axis_name)
 
 
 def _coefficients(sums: Sums, strength, eps, noise: "Noise", renormalize: bool):
@@ -357,12 +352,6 @@ def _gate(sums: Sums, c, rr, strength, eps, noise: Noise, renormalize: bool):
   removed = strength * (2 - strength) * cosine * cosine
   figures = cosine, removed, closed & nonzero & ~untouched
   return Step(strength * c, gain, untouched), figures
-
-
-def _length(gs: Arrays, axes: Axes) -> Any:
-  """The number of entries of a vector, which may be symbolic."""
-  pairs = zip(gs, axes, strict=True)
-  return sum(math.prod(g.shape[i] for i in a) for g, a in pairs)
 
 
 def _strength_like(strength: jax.Array, x: jax.Array) -> jax.Array:

@@ -8,6 +8,7 @@ by their `magnitude` first, and measures g⊥ itself.
 
 from collections.abc import Iterable, Sequence
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -95,6 +96,17 @@ def add_up(parts: Iterable[Sums]) -> Sums:
   columns = zip(*parts, strict=True)
   add = functools.partial(functools.reduce, jnp.add)
   return Sums(*(add(replicated(column)) for column in columns))
+
+
+def over_devices(sums: Sums, axis_name: Any) -> Sums:
+  """Of vectors sharded over mapped axes, the sums of all their parts."""
+  return sums if axis_name is None else lax.psum(sums, axis_name)
+
+
+def length(gs: Arrays, axes: Axes) -> Any:
+  """The number of entries of a vector, which may be symbolic."""
+  pairs = zip(gs, axes, strict=True)
+  return sum(math.prod(g.shape[i] for i in a) for g, a in pairs)
 
 
 def replicated(xs: Arrays) -> list[jax.Array]:
