@@ -26,7 +26,7 @@ import jax
 import optax
 
 from benchmarks import peers, training, update
-from experiments import data
+from experiments import files
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 HEADER = (
@@ -161,7 +161,7 @@ def save(name: str, found: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     "md": "\n".join(lines) + "\n",
   }
   for suffix, text in texts.items():
-    with data.replacing(RESULTS / f"{name}.{suffix}") as temporary:
+    with files.replacing(RESULTS / f"{name}.{suffix}") as temporary:
       temporary.write_text(text, "utf-8")
 
 
@@ -188,7 +188,7 @@ def draw(name: str, rows: list[dict[str, Any]]) -> None:
     axis.set_ylabel("an update, ms")
     axis.grid(alpha=0.3)
   axes[0].legend(frameon=False)
-  with data.replacing(RESULTS / f"{name}.png") as temporary:
+  with files.replacing(RESULTS / f"{name}.png") as temporary:
     figure.savefig(temporary, format="png", dpi=150)
   plt.close(figure)
 

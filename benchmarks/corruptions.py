@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import corruptions, data
+from experiments.cifar import cache, corruptions
 
 
 def main():
@@ -23,10 +23,10 @@ def main():
     "--images", type=int, default=10_000, help="in a set (10000)"
   )
   args = parser.parse_args()
-  sample = data.load_sample().test_images
+  sample = cache.load_sample().test_images
   images = np.resize(sample, (args.images, *sample.shape[1:]))
   on_device = jnp.asarray(images)
-  names = corruptions.ALL
+  names = corruptions.ALL_CORRUPTIONS
   print(
     f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, jax"
     f" {jax.__version__}; {args.images:,} images × 5 severities\n"

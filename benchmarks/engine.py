@@ -15,8 +15,8 @@ import jax
 import numpy as np
 import optax
 
-from experiments import memory, train
 from experiments.config import Config
+from experiments.engine import memory, train
 
 # Multiplications and additions of a training step, for one image.
 GFLOP = {"resnet18": 3.34, "wrn28_10": 31.5, "small": 0.0039}

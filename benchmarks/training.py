@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments import models
+from experiments.engine import models
 
 Problem = tuple[Any, Any, Callable[[Any, Any], Any]]
 

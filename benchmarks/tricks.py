@@ -17,7 +17,7 @@ import optax
 
 from benchmarks import __main__ as command
 from benchmarks import update
-from experiments import data
+from experiments import files
 from orthograd_optax import _packing, orthograd
 
 # How each is switched off: a name of `_packing` and what to put there.
@@ -119,7 +119,7 @@ def save(name: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
   }
   for suffix, text in texts.items():
     path = command.RESULTS / f"{name}_tricks.{suffix}"
-    with data.replacing(path) as temporary:
+    with files.replacing(path) as temporary:
       temporary.write_text(text, "utf-8")
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments import models
+from experiments.engine import models
 from orthograd_optax import orthograd
 
 Shapes = list[tuple[int, ...]]

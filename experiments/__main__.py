@@ -5,53 +5,54 @@ import os
 import pathlib
 import sys
 
-from experiments import data
+from experiments import files
+from experiments.cifar import cache, frost, sources
 
 
 def data_fetch(args: argparse.Namespace) -> None:
-  data.fetch(args.source)
+  sources.fetch(args.source)
 
 
 def data_status(args: argparse.Namespace) -> None:
-  folder = data.cache_folder()
+  folder = cache.cache_folder()
   print(folder)
-  for name in data.FILES:
+  for name in cache.FILES:
     path = folder / name
     size = f"{path.stat().st_size:>11,} bytes" if path.is_file() else "missing"
     print(f"  {name:18} {size}")
 
 
 def data_verify(args: argparse.Namespace) -> None:
-  folder = data.cache_folder()
-  problems = {name: data.problem(folder / name) for name in data.FILES}
+  folder = cache.cache_folder()
+  problems = {name: cache.problem(folder / name) for name in cache.FILES}
   for name, what in problems.items():
     print(f"{folder / name}: {what or 'intact'}")
   if any(problems.values()):
-    raise data.DataError(
+    raise cache.DataError(
       "The cache is not whole: `python -m experiments data fetch` mends it."
     )
 
 
 def data_frost(args: argparse.Namespace) -> None:
-  data.prepare_frost()
+  frost.prepare_frost()
 
 
 def data_published(args: argparse.Namespace) -> None:
-  from experiments import published
+  from experiments.cifar import published
 
   problems = published.verify(args.folder)
   for name, what in problems.items():
     print(f"{name:15} {what or 'as it should be'}")
   if any(problems.values()):
-    raise data.DataError(f"{args.folder} is not the published CIFAR-10-C.")
+    raise cache.DataError(f"{args.folder} is not the published CIFAR-10-C.")
 
 
 def data_sheet(args: argparse.Namespace) -> None:
-  from experiments import sheet
+  from experiments.cifar import sheet
 
-  images = data.load_sample().test_images
+  images = cache.load_sample().test_images
   if not 0 <= args.image < len(images):
-    raise data.DataError(
+    raise cache.DataError(
       f"--image is {args.image}, but must be from 0 to {len(images) - 1}, the "
       "number of one of the sample's test images."
     )
@@ -60,20 +61,20 @@ def data_sheet(args: argparse.Namespace) -> None:
 
 
 def data_export_tfds(args: argparse.Namespace) -> None:
-  from experiments import export
+  from experiments.cifar import export
 
-  export.export_tfds(args.data_dir, data.load_cifar10())
+  export.export_tfds(args.data_dir, cache.load_cifar10())
 
 
 def run(args: argparse.Namespace) -> None:
-  from experiments import runner
+  from experiments.engine import runner
 
   _prepare_devices(args)
   runner.run_study(*_study(args), _options(args))
 
 
 def resume(args: argparse.Namespace) -> None:
-  from experiments import runner
+  from experiments.engine import runner
 
   _prepare_devices(args)
   study = runner.load_settings(args.folder)
@@ -81,7 +82,7 @@ def resume(args: argparse.Namespace) -> None:
 
 
 def plan(args: argparse.Namespace) -> None:
-  from experiments import planning
+  from experiments.engine import planning
 
   print(planning.plan(*_study(args), _options(args)))
 
@@ -95,25 +96,25 @@ def list_studies(args: argparse.Namespace) -> None:
 
 
 def show(args: argparse.Namespace) -> None:
-  from experiments import planning
+  from experiments.report import study
 
-  print(planning.show(args.folder))
+  print(study.show(args.folder))
 
 
 def keep(args: argparse.Namespace) -> None:
-  from experiments import results
+  from experiments.report import kept
 
-  for path in results.keep(args.folder):
+  for path in kept.keep(args.folder):
     print(f"Wrote {path}.")
 
 
 def write_report(args: argparse.Namespace) -> None:
-  from experiments import replication, report
+  from experiments.report import replication, study
 
   if args.folder is None:
     print(replication.write(args.output))
   else:
-    print(report.write(args.folder))
+    print(study.write(args.folder))
 
 
 def _prepare_devices(args: argparse.Namespace) -> None:
@@ -127,7 +128,7 @@ def _prepare_devices(args: argparse.Namespace) -> None:
   # What was compiled once is found again by another study, or when one goes on.
   given = "JAX_COMPILATION_CACHE_DIR" in os.environ  # which jax reads itself
   if not given and jax.default_backend() != "cpu":
-    programs = str(data.cache_folder() / "programs")
+    programs = str(cache.cache_folder() / "programs")
     jax.config.update("jax_compilation_cache_dir", programs)
 
 
@@ -140,7 +141,7 @@ def _study(args: argparse.Namespace):
 
 
 def _options(args: argparse.Namespace):
-  from experiments import runner
+  from experiments.engine import runner
 
   return runner.Options(
     method=args.method,
@@ -247,7 +248,7 @@ def _add_studies(topics) -> None:
     "--output",
     type=pathlib.Path,
     metavar="FOLDER",
-    help="of report.html, README.md and pictures (experiments/results)",
+    help="of study.html, README.md and pictures (experiments/results)",
   )
 
 
@@ -268,7 +269,7 @@ def make_parser() -> argparse.ArgumentParser:
   topic = topics.add_parser(
     "data",
     help="CIFAR-10 and CIFAR-10-C: fetch, check, export and look at them",
-    description=data.__doc__,
+    description=cache.__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   commands = topic.add_subparsers(required=True, metavar="COMMAND")
@@ -333,7 +334,7 @@ def main() -> None:
     os.environ["ORTHOGRAD_DATA"] = str(args.cache)
   try:
     args.run(args)
-  except (data.UserError, OSError) as error:
+  except (files.UserError, OSError) as error:
     sys.exit(f"Error: {error}")
   except KeyboardInterrupt:
     sys.exit("Stopped; the same command goes on from the last checkpoint.")

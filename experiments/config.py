@@ -12,8 +12,8 @@ import pathlib
 import pkgutil
 from typing import Any
 
-from experiments import corruptions
-from experiments.data import UserError
+from experiments import cifar
+from experiments.files import UserError
 
 
 class ConfigError(UserError, ValueError):
@@ -168,7 +168,7 @@ class Study:
   seeds: int = _field(20, at_least=1)
   first_seed: int = _field(0, at_least=0)
   evaluate_every: int = _field(0, at_least=0)
-  corruptions: tuple[str, ...] = _field((), one_of=corruptions.ALL)
+  corruptions: tuple[str, ...] = _field((), one_of=cifar.ALL_CORRUPTIONS)
   corrupted_at: tuple[int, ...] = _field((), each=int, at_least=1)
   diagnostics: bool = _field(False)
   models_of: str = ""

@@ -8,8 +8,8 @@ import os
 import pathlib
 import sys
 
-from experiments import models
 from experiments.config import Config, Study
+from experiments.engine import models
 
 MODEL = functools.partial(
   models.ResNet, models.PreActivationBlock, (8,), (1,), (2, 2), stem=4
@@ -39,7 +39,7 @@ RUNS = [("sgd", 0), ("orthograd", 0), ("sgd", 1), ("orthograd", 1)]
 def main(folder: str, process: str = "0", port: str | None = None) -> None:
   import jax
 
-  from experiments import runner
+  from experiments.engine import runner
 
   models.MODELS["small"] = MODEL
   if port is not None:

@@ -8,7 +8,7 @@ Expected: no difference beyond chance.
 
 import dataclasses
 
-from experiments import corruptions
+from experiments import cifar
 from experiments.studies import table1
 
 STUDY = dataclasses.replace(
@@ -17,5 +17,5 @@ STUDY = dataclasses.replace(
   models_of="table1",
   optimizers=("orthograd", "orthograd_unnormalized"),
   seeds=10,
-  corruptions=corruptions.CORRUPTIONS,
+  corruptions=cifar.CORRUPTIONS,
 )

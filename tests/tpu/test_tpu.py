@@ -229,7 +229,7 @@ def test_communication_is_seen(four):
 
 def resnet18(mesh: Mesh, **options: Any) -> tuple[Any, Any]:
   """The network, and the types of its variables, on every chip."""
-  from experiments import models
+  from experiments.engine import models
 
   model = models.MODELS["resnet18"](**options)
   init = functools.partial(models.init, model)
@@ -275,7 +275,8 @@ def test_training_step_under_jit(four):
 
 def test_epoch_of_the_engine(four):
   """A `shard_map` over 2 × 2 chips: one run a row, half a batch a chip."""
-  from experiments import config, train
+  from experiments import config
+  from experiments.engine import train
 
   mesh = train.make_mesh(batch=2, devices=list(four.devices.flat))
   settings = config.Config(model="resnet18", per_class=20)

@@ -1,0 +1,123 @@
+"""CIFAR-10-C as it was published, for those who have it: one set at a time.
+
+It is either a folder of the published `.npy` files (50,000 images each, the
+10,000 test images in five severities, with `labels.npy`), or a TFDS data dir
+with `cifar10_corrupted` as array_record, which is read without TensorFlow.
+"""
+
+import hashlib
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from experiments.cifar import cache, corruptions, sources
+
+IMAGES = 10_000
+# Of the test images' labels, as bytes.
+LABELS_DIGEST = (
+  "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5"
+)
+FILE_NAMES = {"elastic": "elastic_transform", "jpeg": "jpeg_compression"}
+TFDS_NAMES = {"glass_blur": "frosted_glass_blur", "jpeg": "jpeg_compression"}
+
+
+def load(
+  path: str | os.PathLike, name: str, severity: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """The published images of one corruption and severity.
+
+  Args:
+    path: the folder of the `.npy` files, or one with a folder `CIFAR-10-C` of
+      them in it, or a TFDS data dir.
+    name: as for :func:`corruptions.corrupt`.
+    severity: from 1 to 5.
+
+  Returns:
+    Images (10000, 32, 32, 3), uint8, and labels (10000,), int32: in the order
+    of the test images and mapped into memory from the `.npy` files; in TFDS's
+    own order, which is another, from TFDS.
+
+  Raises:
+    DataError: if they are not there, or not what they should be.
+  """
+  name = corruptions.check(name, severity)
+  path = pathlib.Path(path).expanduser()
+  for folder in (path, path / "CIFAR-10-C"):
+    if (folder / "labels.npy").is_file():
+      return _from_arrays(folder, name, severity)
+  if (path / "cifar10_corrupted").is_dir():
+    return _from_tfds(path, name, severity)
+  raise cache.DataError(
+    f"{path} has neither a labels.npy beside the .npy files of CIFAR-10-C nor "
+    "a cifar10_corrupted prepared by TFDS: give the folder that has."
+  )
+
+
+def _from_arrays(folder, name, severity):
+  images = _array(
+    folder / f"{FILE_NAMES.get(name, name)}.npy", (5 * IMAGES, 32, 32, 3)
+  )
+  labels = _array(folder / "labels.npy", (5 * IMAGES,))
+  rows = slice(IMAGES * (severity - 1), IMAGES * severity)
+  digest = hashlib.sha256(labels[rows].astype(np.uint8).tobytes()).hexdigest()
+  if digest != LABELS_DIGEST:
+    raise cache.DataError(
+      f"{folder / 'labels.npy'} has other labels than CIFAR-10's test images, "
+      f"in rows {rows.start} to {rows.stop - 1}: get CIFAR-10-C anew."
+    )
+  return images[rows], np.asarray(labels[rows], np.int32)
+
+
+def _array(path, shape):
+  try:
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+  except (OSError, ValueError, EOFError) as error:
+    raise cache.DataError(f"{path} can't be read: {error}") from error
+  if array.shape != shape or array.dtype != np.uint8:
+    raise cache.DataError(
+      f"{path} has shape {array.shape} and dtype {array.dtype}, and {shape} "
+      "and uint8 were expected: get CIFAR-10-C anew."
+    )
+  return array
+
+
+def _from_tfds(data_dir, name, severity):
+  try:
+    import tensorflow_datasets as tfds
+  except ImportError as error:
+    raise cache.DataError(
+      f"{data_dir} needs TFDS: pip install tensorflow-datasets array_record"
+    ) from error
+  config = f"cifar10_corrupted/{TFDS_NAMES.get(name, name)}_{severity}"
+  try:
+    examples: Any = tfds.data_source(
+      config, split="test", data_dir=data_dir, download=False
+    )
+  except sources.TFDS_ERRORS as error:
+    raise cache.DataError(
+      f"TFDS can't read {config} as array_record in {data_dir}: {error}"
+    ) from error
+  images = np.stack([example["image"] for example in examples])
+  labels = np.array([example["label"] for example in examples], np.int32)
+  counts = np.bincount(labels, minlength=10).tolist()
+  if counts != 10 * [IMAGES // 10]:
+    raise cache.DataError(
+      f"{config} in {data_dir} has {counts} images of the classes, and "
+      f"{IMAGES // 10} of each were expected: prepare it anew."
+    )
+  return images, labels
+
+
+def verify(path: str | os.PathLike) -> dict[str, str | None]:
+  """What is wrong with each corruption of a published set, or None."""
+  problems = {}
+  for name in corruptions.ALL_CORRUPTIONS:
+    try:
+      for severity in range(1, 6):
+        load(path, name, severity)
+      problems[name] = None
+    except cache.DataError as error:
+      problems[name] = str(error)
+  return problems

@@ -1,0 +1,50 @@
+"""One image through CIFAR-10-C: 19 corruptions × 5 severities, as a picture."""
+
+import pathlib
+
+import jax
+import numpy as np
+
+from experiments import files
+from experiments.cifar import corruptions
+
+SCALE = 2  # each pixel becomes so many, by as many
+GAP, LEFT, TOP = 4, 130, 24
+
+
+def draw(image: np.ndarray, path: pathlib.Path, seed: int = 0) -> None:
+  """Draws the contact sheet of an image.
+
+  Args:
+    image: uint8 array (32, 32, 3).
+    path: the PNG to write.
+    seed: of the random corruptions.
+  """
+  from PIL import Image, ImageDraw, ImageFont
+  from tqdm import tqdm
+
+  names = corruptions.ALL_CORRUPTIONS
+  keys = iter(jax.random.split(jax.random.key(seed), 5 * len(names)))
+  cell = 32 * SCALE + GAP
+  size = (LEFT + 6 * cell, TOP + len(names) * cell)
+  sheet = Image.new("RGB", size, "white")
+  pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(15)
+  write = lambda x, y, text, anchor: pen.text(
+    (x, y), text, "black", font, anchor
+  )
+  for column in range(6):
+    text = f"{column}" if column else "clean"
+    write(LEFT + (column + 0.5) * cell, TOP - GAP, text, "mb")
+  for row, name in enumerate(tqdm(names, leave=False, disable=None)):
+    top = TOP + row * cell
+    write(LEFT - 2 * GAP, top + cell / 2, name.replace("_", " "), "rm")
+    tiles = [image]
+    for severity in range(1, 6):
+      out = corruptions.corrupt(image[None], name, severity, next(keys))
+      tiles.append(np.asarray(out)[0])
+    for column, tile in enumerate(tiles):
+      large = tile.repeat(SCALE, axis=0).repeat(SCALE, axis=1)
+      sheet.paste(Image.fromarray(large), (LEFT + column * cell, top))
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with files.replacing(path) as temporary:
+    sheet.save(temporary, "PNG", optimize=True)

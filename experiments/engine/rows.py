@@ -1,0 +1,158 @@
+"""Results as lines of JSON, which are only ever added to, whole and once."""
+
+from collections.abc import Iterable, Iterator, Mapping
+import datetime
+import functools
+import gzip
+import importlib.metadata
+import json
+import math
+import os
+import pathlib
+import platform
+import subprocess
+from typing import Any
+
+import jax
+
+from experiments.files import UserError
+
+Key = tuple[str, str, int, int, str]
+
+
+class RowsError(UserError):
+  """Results that can't be read or written, and what to do."""
+
+
+def key(row: Mapping[str, Any]) -> Key:
+  """What there is one row of: config, optimizer, seed, epoch and dataset."""
+  return (
+    row["config_hash"],
+    row["optimizer"],
+    row["seed"],
+    row["epoch"],
+    row["dataset"],
+  )
+
+
+class Rows:
+  """A file of rows.
+
+  A last line that was torn, by a crash while it was written, is cut off when
+  the file is opened to be written; it was of a row that will be made again.
+
+  Attributes:
+    path: of the file.
+    keys: of the rows that are in it.
+  """
+
+  def __init__(self, path: pathlib.Path, write: bool = True):
+    self.path = path
+    if write and path.exists():
+      _repair(path)
+    self.keys = {key(row) for row in read(path)}
+
+  def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Adds those rows that are not there yet.
+
+    Raises:
+      RowsError: if they can't be written; the file is as it was.
+    """
+    new = {key(row): row for row in rows}
+    new = {k: row for k, row in new.items() if k not in self.keys}
+    text = "".join(json.dumps(finite(row)) + "\n" for row in new.values())
+    if not text:
+      return
+    size = self.path.stat().st_size if self.path.exists() else 0
+    try:
+      with self.path.open("ab") as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
+    except OSError as error:
+      if self.path.exists():
+        os.truncate(self.path, size)
+      raise RowsError(
+        f"{self.path} can't be written: {error}. The rows that were there are "
+        "still; make room or get permission, and give the same command again."
+      ) from error
+    self.keys |= set(new)
+
+  def note(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Takes rows for written, which another process writes."""
+    self.keys |= {key(row) for row in rows}
+
+
+def _repair(path: pathlib.Path) -> None:
+  content = path.read_bytes()
+  whole = content.rfind(b"\n") + 1
+  if whole < len(content):
+    os.truncate(path, whole)
+
+
+def read(path: pathlib.Path) -> Iterator[dict[str, Any]]:
+  """The rows of a file, maybe a .gz, without a last line that was torn."""
+  if not path.exists():
+    return
+  with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+    for number, line in enumerate(file, 1):
+      if not line.endswith(b"\n"):
+        return
+      try:
+        yield json.loads(line)
+      except ValueError as error:
+        raise RowsError(
+          f"Line {number} of {path} is no JSON ({error}): remove it, and give "
+          "the command that made it again."
+        ) from error
+
+
+def finite(value: Any) -> Any:
+  """The same with None for every number that JSON has no word for."""
+  if isinstance(value, Mapping):
+    return {k: finite(v) for k, v in value.items()}
+  if isinstance(value, list | tuple):
+    return [finite(v) for v in value]
+  if isinstance(value, float) and not math.isfinite(value):
+    return None
+  return value
+
+
+@functools.cache
+def environment() -> dict[str, Any]:
+  """Where and with what a row was made."""
+  names = ("jax", "jaxlib", "optax", "flax", "numpy", "orthograd-optax")
+  versions: dict[str, str | None] = {"python": platform.python_version()}
+  for name in names:
+    try:
+      versions[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+      versions[name] = None  # run from a clone
+  device = jax.devices()[0]
+  return {
+    "versions": versions,
+    "device": f"{jax.device_count()} × {device.device_kind}",
+    "commit": commit(),
+  }
+
+
+def commit() -> str | None:
+  """Of the code, with a + if it was changed since; None outside of git."""
+  if known := os.environ.get("ORTHOGRAD_COMMIT"):
+    return known
+  folder = pathlib.Path(__file__).parents[1]
+  git = functools.partial(
+    subprocess.run, cwd=folder, capture_output=True, text=True
+  )
+  try:
+    head = git(["git", "rev-parse", "--short=12", "HEAD"])
+    changed = git(["git", "status", "--porcelain", "--untracked-files=no", "."])
+  except OSError:
+    return None
+  if head.returncode:
+    return None
+  return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def now() -> str:
+  return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

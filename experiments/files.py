@@ -1,0 +1,27 @@
+"""Files that are whole or not there, and errors that a user can mend."""
+
+from collections.abc import Iterator
+import contextlib
+import os
+import pathlib
+import tempfile
+
+
+class UserError(RuntimeError):
+  """What its message says, and the user can do something about."""
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """A temporary file that takes the place of another once it is complete."""
+  handle, name = tempfile.mkstemp(".part", f".{path.name}-", path.parent)
+  os.close(handle)
+  temporary = pathlib.Path(name)
+  try:
+    yield temporary
+    with temporary.open("rb") as file:
+      os.fsync(file.fileno())
+    temporary.chmod(0o644)
+    temporary.replace(path)
+  finally:
+    temporary.unlink(missing_ok=True)

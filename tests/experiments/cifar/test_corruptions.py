@@ -1,0 +1,306 @@
+"""CIFAR-10-C against images that the published procedure made."""
+
+import io
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import PIL.Image
+import pytest
+from scipy import ndimage, stats
+
+from experiments.cifar import cache, corruptions, sheet, spatter
+from experiments.cifar import frost as textures_of_frost
+
+REFERENCE = pathlib.Path(__file__).parents[4] / "shared/cifar10c_reference.npz"
+DETERMINISTIC = (
+  "brightness",
+  "contrast",
+  "defocus_blur",
+  "gaussian_blur",
+  "jpeg",
+  "pixelate",
+  "saturate",
+  "zoom_blur",
+)
+ALL = corruptions.ALL_CORRUPTIONS
+RANDOM = tuple(name for name in ALL if name not in DETERMINISTIC)
+
+
+@pytest.fixture(scope="module")
+def published():
+  if not REFERENCE.is_file():
+    pytest.skip("the images of the published procedure are not here")
+  with np.load(REFERENCE) as arrays:
+    return dict(arrays)
+
+
+@pytest.fixture(autouse=True)
+def frost(request, monkeypatch):
+  """Clouds in place of frost, where its textures are not in the cache."""
+  random = np.random.default_rng(0)
+  textures = [
+    random.integers(0, 256, (60, n, 3), np.uint8) for n in range(90, 95)
+  ]
+  if "published" not in request.fixturenames:
+    monkeypatch.setattr(textures_of_frost, "load_frost", lambda: textures)
+  corruptions.frost_textures.cache_clear()
+  yield
+  corruptions.frost_textures.cache_clear()
+
+
+def test_names():
+  assert len(corruptions.CORRUPTIONS) == 15
+  assert len(set(ALL)) == 19
+  assert set(corruptions.PARAMETERS) == set(ALL)
+
+
+@pytest.mark.parametrize("severity", range(1, 6))
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_deterministic_ones_agree(published, name, severity):
+  actual = corruptions.corrupt(
+    published["clean"], name, severity, jax.random.key(0)
+  )
+  expected = published[name][severity - 1].astype(int)
+  difference = np.abs(np.asarray(actual).astype(int) - expected)
+  assert np.mean(difference <= 1) >= 0.99
+  assert difference.max() <= 3
+
+
+def change(images, clean):
+  """Mean, mean absolute and r.m.s. change, and its correlations."""
+  x = images.astype(float) - clean
+  correlation = lambda a, b: np.corrcoef(a.ravel(), b.ravel())[0, 1]
+  return [
+    x.mean(),
+    np.abs(x).mean(),
+    np.sqrt(np.mean(x**2)),
+    correlation(x[:, :, 1:], x[:, :, :-1]),
+    correlation(x[:, 1:], x[:, :-1]),
+    correlation(x[..., 0], x[..., 1]),
+  ]
+
+
+@pytest.mark.parametrize("severity", [1, 3, 5])
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_ones_agree_in_distribution(published, name, severity):
+  """The published draw is one that ours could be."""
+  clean = published["clean"]
+  if name == "frost":
+    try:
+      textures_of_frost.load_frost()
+    except cache.DataError:
+      pytest.skip("the textures of frost are not in the cache")
+  draws = np.array(
+    [
+      change(
+        np.asarray(
+          corruptions.corrupt(clean, name, severity, jax.random.key(i))
+        ),
+        clean,
+      )
+      for i in range(16)
+    ]
+  )
+  expected = change(published[name][severity - 1], clean)
+  # Of one draw against 16, in their standard deviations.
+  z = (expected - draws.mean(axis=0)) / draws.std(axis=0, ddof=1)
+  assert np.all(np.abs(z / np.sqrt(1 + 1 / 16)) < 4.1), z
+
+
+def test_motion_blur_is_imagemagicks(published):
+  """At the angle that fits, each image agrees to one grey level."""
+  clean = jnp.asarray(published["clean"], jnp.float32)
+  weights = corruptions.motion_weights(9, 2.5, most=9)
+  expected = published["motion_blur"][4].astype(float)
+  blur = jax.jit(lambda a: corruptions._motion(clean, a, weights))
+  worst = np.full(32, np.inf)
+  for angle in np.arange(-45, 45, 0.5):
+    actual = np.asarray(blur(jnp.full(32, angle)))
+    worst = np.minimum(worst, np.abs(actual - expected).max(axis=(1, 2, 3)))
+  assert np.mean(worst <= 1) > 0.9
+
+
+@pytest.mark.parametrize("c", corruptions.PARAMETERS["shot_noise"])
+def test_photons_have_poissons_distribution(c):
+  for level in (1, 100, 255):
+    x = jnp.full((20, 32, 32, 3), float(level))
+    noisy = corruptions.shot_noise(jax.random.key(level), x, c)
+    photons = np.round(np.asarray(noisy) * c / 255).ravel()
+    rate = level * c / 255
+    support = np.arange(photons.max() + 1)
+    expected = photons.size * stats.poisson.pmf(support, rate)
+    observed = np.bincount(photons.astype(int))
+    common = expected > 10
+    observed = np.append(observed[common], observed[~common].sum())
+    rest = photons.size - expected[common].sum()
+    expected = np.append(expected[common], max(rest, 1e-9))
+    if rest < 5:
+      observed, expected = observed[:-1], expected[:-1]
+      expected *= observed.sum() / expected.sum()
+    if len(expected) > 1:
+      assert stats.chisquare(observed, expected).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_keys(name):
+  images = cache.load_sample().test_images[:6]
+  for severity in (1, 5):
+    first, again, other = (
+      np.asarray(corruptions.corrupt(images, name, severity, jax.random.key(i)))
+      for i in (0, 0, 1)
+    )
+    assert first.dtype == np.uint8 and first.shape == images.shape
+    np.testing.assert_array_equal(first, again)
+    assert np.array_equal(first, other) == (name in DETERMINISTIC)
+    assert not np.array_equal(first, images)
+
+
+def test_each_image_has_its_own_draw():
+  images = np.repeat(cache.load_sample().test_images[:1], 4, axis=0)
+  for name in RANDOM:
+    out = np.asarray(corruptions.corrupt(images, name, 5, jax.random.key(0)))
+    assert len({image.tobytes() for image in out}) == 4, name
+
+
+def test_other_names():
+  images = cache.load_sample().test_images[:2]
+  for name, same in corruptions.ALIASES.items():
+    key = jax.random.key(3)
+    np.testing.assert_array_equal(
+      corruptions.corrupt(images, name, 2, key),
+      corruptions.corrupt(images, same, 2, key),
+    )
+
+
+def test_input_that_makes_no_sense():
+  images, key = cache.load_sample().test_images[:2], jax.random.key(0)
+  with pytest.raises(ValueError, match="'rain'.*gaussian_noise.*saturate"):
+    corruptions.corrupt(images, "rain", 1, key)
+  for severity in (0, 6, 1.5, "1"):
+    with pytest.raises(ValueError, match="severity is .*1, 2, 3, 4 or 5"):
+      corruptions.corrupt(images, "fog", severity, key)
+  for wrong in (images[0], images.astype(float), images[:, :16], [[1]]):
+    with pytest.raises(ValueError, match=r"uint8 of shape \(n, 32, 32, 3\)"):
+      corruptions.corrupt(wrong, "fog", 1, key)
+
+
+def layers(parameters, n=200):
+  loc, scale, sigma, threshold, *_ = parameters
+  random = np.random.default_rng(0)
+  noise = loc + scale * random.normal(size=(n, 32, 32))
+  smooth = corruptions.dot(corruptions.gaussian_matrix(sigma), noise)
+  smooth = np.asarray(smooth)
+  return np.floor(np.where(smooth < threshold, 0, smooth) * 255) % 256
+
+
+@pytest.fixture
+def cv2():
+  """OpenCV, with its own whole numbers for distances, as on any processor.
+
+  On Intel's it has those of a library of Intel's, which rounds otherwise.
+  """
+  module = pytest.importorskip("cv2")
+  before = module.ipp.useIPP()
+  module.ipp.setUseIPP(False)
+  yield module
+  module.ipp.setUseIPP(before)
+
+
+@pytest.mark.parametrize("parameters", corruptions.PARAMETERS["spatter"][:3])
+def test_water_is_opencvs(cv2, parameters):
+  x = layers(parameters)
+  water = np.asarray(spatter.water(jnp.asarray(x)))
+  for layer, actual in zip(x.astype(np.uint8), water, strict=True):
+    free = 255 - cv2.Canny(layer, 50, 150)
+    distance = np.minimum(cv2.distanceTransform(free, cv2.DIST_L2, 5), 20)
+    relief = cv2.equalizeHist(cv2.blur(distance, (3, 3)).astype(np.uint8))
+    slope = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
+    relief = cv2.blur(cv2.filter2D(relief, cv2.CV_8U, slope), (3, 3))
+    expected = layer.astype(float) * relief
+    np.testing.assert_allclose(actual, expected / expected.max(), atol=1e-6)
+
+
+def test_steps_of_water_are_opencvs(cv2):
+  x = layers((0.62, 0.3, 0.7, 0.9))
+  few = np.random.default_rng(1).random(x.shape) < 1e-3  # and far apart
+  for edges in (np.asarray(spatter.canny(jnp.asarray(x), 50, 150)), few):
+    distances = np.asarray(spatter.distance_transform(jnp.asarray(edges)))
+    for layer, edge, distance in zip(x, edges, distances, strict=True):
+      if edges is not few:
+        expected = cv2.Canny(layer.astype(np.uint8), 50, 150) > 0
+        np.testing.assert_array_equal(edge, expected)
+      mask = np.where(edge, 0, 255).astype(np.uint8)
+      expected = np.minimum(cv2.distanceTransform(mask, cv2.DIST_L2, 5), 20)
+      actual = np.minimum(distance / spatter.UNIT, 20)
+      np.testing.assert_allclose(actual, expected, atol=1e-6)
+
+
+def test_glass_blur_is_cut_off_as_often():
+  """Before pixels move, blurred levels are cut off, by rounding or by rule."""
+  images = cache.load_sample().test_images
+  blurred = ndimage.gaussian_filter(
+    images / 255, (0, 0.25, 0.25, 0), mode="nearest"
+  )
+  expected = np.floor(blurred * 255)
+  x = jnp.asarray(images, jnp.float32)
+  blur = corruptions.gaussian_matrix(0.25)
+  # In no round does a pixel move.
+  actual = corruptions.glass_blur(jax.random.key(0), x, (blur, 0))
+  again = corruptions.dot(blur, jnp.asarray(expected, jnp.float32))
+  difference = np.asarray(actual - again)
+  assert np.mean(np.abs(difference) > 0.5) < 0.02
+  assert abs(difference.mean()) < 0.005
+
+
+def test_frost_without_textures(monkeypatch, tmp_path):
+  monkeypatch.undo()
+  with pytest.raises(cache.DataError, match="frost.npz.*missing.*data frost"):
+    textures_of_frost.load_frost(tmp_path)
+  (tmp_path / "frost.npz").write_bytes(b"hello")
+  with pytest.raises(cache.DataError, match="damaged.*data frost"):
+    textures_of_frost.load_frost(tmp_path)
+  np.savez(tmp_path / "frost.npz", frost1=np.zeros((3, 3)))
+  whole = (tmp_path / "frost.npz").read_bytes()
+  (tmp_path / "frost.npz").write_bytes(whole[:-30])
+  with pytest.raises(cache.DataError, match="damaged.*data frost"):
+    textures_of_frost.load_frost(tmp_path)
+  (tmp_path / "frost.npz").write_bytes(whole)
+  with pytest.raises(cache.DataError, match="other textures.*data frost"):
+    textures_of_frost.load_frost(tmp_path)
+
+
+def test_frost_with_other_textures(monkeypatch, tmp_path):
+  """They are refused, and what was there stays."""
+  png = io.BytesIO()
+  PIL.Image.new("RGB", (50, 40)).save(png, "PNG")
+  files = {f"frost{i}.png": png.getvalue() for i in range(1, 6)}
+  monkeypatch.setattr(textures_of_frost, "_frost_files", lambda say: files)
+  (tmp_path / "frost.npz").write_bytes(b"as before")
+  with pytest.raises(cache.DataError, match="other textures than imagecorrupt"):
+    textures_of_frost.prepare_frost(tmp_path)
+  assert [p.name for p in tmp_path.iterdir()] == ["frost.npz"]
+  assert (tmp_path / "frost.npz").read_bytes() == b"as before"
+
+
+def test_sheet(monkeypatch, tmp_path):
+  """A column for the image itself and for each severity."""
+  monkeypatch.setattr(corruptions, "corrupt", lambda x, _, i, key: x ^ i)
+  image = cache.load_sample().test_images[19]
+  path = tmp_path / "new" / "sheet.png"
+  sheet.draw(image, path)
+  with PIL.Image.open(path) as picture:
+    pixels = np.asarray(picture.convert("RGB"))
+  cell = 32 * sheet.SCALE + sheet.GAP
+  for row in range(19):
+    top = sheet.TOP + row * cell
+    tiles = [
+      pixels[top : top + cell - sheet.GAP, left : left + cell - sheet.GAP]
+      for left in range(sheet.LEFT, pixels.shape[1], cell)
+    ]
+    for i, tile in enumerate(tiles):
+      assert i < 6
+      np.testing.assert_array_equal(
+        tile[:: sheet.SCALE, :: sheet.SCALE], image ^ np.uint8(i)
+      )

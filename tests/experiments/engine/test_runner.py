@@ -1,0 +1,576 @@
+"""Studies that are stopped, resumed, spread out and looked at."""
+
+import contextlib
+import dataclasses
+import errno
+import functools
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from experiments import __main__ as command
+from experiments.cifar import cache
+from experiments.engine import evaluate, models, rows, runner, train
+
+TESTS = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def tiny_model(monkeypatch):
+  monkeypatch.setitem(models.MODELS, "small", tiny.MODEL)
+
+
+def launch(folder, cache_dir, *args, **variables):
+  """A process that runs the study, on one device, with a cache of programs."""
+  environment = os.environ | {
+    "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    "PYTHONPATH": str(TESTS.parent),
+    "PYTHONUNBUFFERED": "1",
+    "JAX_COMPILATION_CACHE_DIR": str(cache_dir),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+  }
+  return subprocess.Popen(
+    [sys.executable, TESTS / "tiny.py", folder, *args],
+    env=environment | variables,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+
+
+def finish(process):
+  output, _ = process.communicate(timeout=300)
+  assert process.returncode == 0, output
+  return output
+
+
+def results(folder):
+  """What was found, without when and where."""
+  found = {}
+  for row in rows.read(folder / "rows.jsonl"):
+    assert rows.key(row) not in found
+    names = ("metrics", "bins", "scaled", "scaled_half")
+    found[rows.key(row)] = {name: row.get(name) for name in names}
+  return found
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory):
+  return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, cache_dir):
+  """A study's folder that was made without any interruption."""
+  folder = tmp_path_factory.mktemp("whole")
+  finish(launch(folder, cache_dir))
+  return folder
+
+
+def test_rows(whole):
+  found = list(rows.read(whole / "rows.jsonl"))
+  # Of each run: two epochs in training, on the test set, and in 5 severities.
+  assert len(found) == 4 * 2 * (1 + 1 + 5)
+  both = [row for row in found if row["dataset"] == "contrast/5"]
+  last = [row for row in both if row["epoch"] == 4]
+  assert {row["epoch"] for row in both} == {2, 4}
+  assert [(row["optimizer"], row["seed"]) for row in last] == tiny.RUNS
+  row = last[0]
+  assert row["study"] == "tiny" and row["model"] == "small"
+  assert row["epoch"] == 4 and row["precision"] == "float32"
+  assert row["config"]["learning_rate"] == 0.05
+  assert row["config_hash"] == tiny.CONFIG.hash
+  assert row["versions"]["jax"] == jax.__version__
+  assert "cpu" in row["device"] and row["wall_time"] > 0
+  assert {"commit", "time", "method"} <= set(row)
+  metrics = row["metrics"]
+  assert {"top1", "loss", "ece", "weight_norm", "temperature"} <= set(metrics)
+  assert all(isinstance(value, float) for value in metrics.values())
+  # A kernel before batch norm has a gradient orthogonal to it; others have not.
+  (training,) = (
+    row["metrics"]
+    for row in found
+    if rows.key(row)[1:] == ("orthograd", 1, 4, "train")
+  )
+  assert training["radial: kernel, then norm"] < 1e-6
+  for kind in ("kernel, no norm", "norm scale", "norm bias", "dense kernel"):
+    assert 1e-4 < training[f"radial: {kind}"] < 1
+  # Contrast makes it harder, and SGD is not ⊥Grad.
+  of = {rows.key(row)[1:]: row["metrics"]["loss"] for row in found}
+  assert of["sgd", 0, 4, "clean"] != of["orthograd", 0, 4, "clean"]
+  assert of["sgd", 0, 2, "train"] == pytest.approx(
+    of["orthograd", 0, 2, "train"], rel=0.1
+  )
+
+
+def test_killed_at_any_moment(whole, cache_dir, tmp_path):
+  """It goes on where it was, and ends in the same bits."""
+  for moment in ("epoch 2/4", "epoch 4/4", "evaluated on contrast/2"):
+    process = launch(tmp_path, cache_dir)
+    assert process.stdout is not None
+    for line in process.stdout:
+      if moment in line:
+        break
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+  # As a crash in the middle of a line would leave it.
+  path = tmp_path / "rows.jsonl"
+  os.truncate(path, path.stat().st_size - 30)
+  output = finish(launch(tmp_path, cache_dir))
+  assert "goes on after epoch" in output
+  assert results(tmp_path) == results(whole)
+  before = path.read_bytes()
+  output = finish(launch(tmp_path, cache_dir))
+  assert "4 of 4 runs are there already" in output and "epoch" not in output
+  assert path.read_bytes() == before
+  # Rows of epochs that no checkpoint is left of are made from the start.
+  output = finish(launch(tmp_path, cache_dir, TINY="evaluate_every=1"))
+  assert "epoch 1/4" in output
+  found, expected = results(tmp_path), results(whole)
+  assert {key: found[key] for key in expected} == expected
+  assert len(found) == len(expected) + 4 * 2 * 2
+
+
+def test_two_processes(whole, cache_dir, tmp_path):
+  """With four devices, which share runs and batches; rows are written once."""
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = str(free.getsockname()[1])
+  flags = "--xla_force_host_platform_device_count=2"
+  variables = {"TINY_BATCH_DEVICES": "2", "XLA_FLAGS": flags}
+  processes = [
+    launch(tmp_path, cache_dir, str(i), port, **variables) for i in range(2)
+  ]
+  for process in processes:
+    finish(process)
+  found, expected = results(tmp_path), results(whole)
+  assert set(found) == set(expected)
+  for key, row in found.items():
+    loss = expected[key]["metrics"]["loss"]
+    assert row["metrics"]["loss"] == pytest.approx(loss, rel=1e-3)
+
+
+def test_studies_that_share_models(tmp_path):
+  """What one has trained, the other evaluates."""
+  base = tiny.STUDY.override(
+    ["corruptions=", "corrupted_at=", "epochs=2", "seeds=1"]
+  )
+  path = runner.run_study(base, tmp_path, say=print)
+  trained, said = results(tmp_path), []
+  more = dataclasses.replace(
+    base, name="more", models_of=base.name, corruptions=("contrast",)
+  )
+  assert more.folder == base.folder
+  runner.run_study(more, tmp_path, say=said.append)
+  assert not any(": epoch " in text for text in said)
+  found = results(tmp_path)
+  assert {key: found[key] for key in trained} == trained
+  assert len(found) == len(trained) + 2 * 5
+  assert {row["study"] for row in rows.read(path)} == {"tiny", "more"}
+  assert runner.load_settings(tmp_path).name == "tiny"
+  # Another optimizer of the same study is the only one that is left; and where
+  # something is missing, those that trained together are evaluated together.
+  other = dataclasses.replace(
+    more, optimizers=("orthograd", "orthograd_unnormalized")
+  )
+  assert groups(other, tmp_path) == [[("orthograd_unnormalized", 0)]]
+  other = dataclasses.replace(other, corruptions=("contrast", "fog"))
+  assert groups(other, tmp_path) == [
+    [("sgd", 0), ("orthograd", 0)],
+    [("orthograd_unnormalized", 0)],
+  ]
+
+
+def test_groups_share_programs_and_images(tmp_path, monkeypatch):
+  study = tiny.STUDY.override(["corrupted_at=", "epochs=1"])
+  engines, sets = [], []
+
+  def make_engine(*args, _make=train.Engine, **options):
+    engines.append(_make(*args, **options))
+    return engines[-1]
+
+  def images_of(name, *args, _make=evaluate.images_of):
+    sets.append(name)
+    return _make(name, *args)
+
+  monkeypatch.setattr(train, "Engine", make_engine)
+  monkeypatch.setattr(evaluate, "images_of", images_of)
+  options = runner.Options(group_size=2)
+  runner.run_study(study, tmp_path, options, say=print)
+  assert len(results(tmp_path)) == len(study.runs) * len(study.datasets(1))
+  (engine,) = engines
+  assert engine.epoch._cache_size() == 1
+  corrupted = [name for name in sets if name != "clean"]
+  assert sorted(corrupted) == sorted(study.datasets(1)[2:])
+  assert set(sets) == set(study.datasets(1)[1:])
+
+
+@functools.cache
+def shared_programs():
+  study = tiny.STUDY.override(["corruptions="])
+  mesh = train.make_mesh()
+  engine, evaluator = runner.make_programs(study, mesh, runner.Options(), True)
+  return engine, engine.epoch, evaluator
+
+
+@pytest.fixture
+def events(monkeypatch):
+  """Which epochs are begun and looked at; all tests share their programs."""
+  found = []
+  engine, epoch_of, evaluator = shared_programs()
+
+  def epoch(state, runs, number, *images):
+    found.append(("begin", number + 1))
+    return epoch_of(state, runs, number, *images)
+
+  def check(self, number, metrics, _check=runner.Group._check):
+    found.append(("look", number))
+    return _check(self, number, metrics)
+
+  monkeypatch.setattr(engine, "epoch", epoch)
+  monkeypatch.setattr(runner.Group, "_check", check)
+  monkeypatch.setattr(runner, "make_programs", lambda *_: (engine, evaluator))
+  return found
+
+
+def in_place(monkeypatch, change):
+  """Has the runs' strengths changed."""
+
+  def place(self, runs, labels, _place=train.Engine.place):
+    placed = _place(self, runs, labels)
+    strength = change(np.array(placed.strength))
+    return placed._replace(strength=train.put(strength, self.by_run))
+
+  monkeypatch.setattr(train.Engine, "place", place)
+
+
+def test_an_epoch_is_begun_before_the_last_is_looked_at(tmp_path, events):
+  study = tiny.STUDY.override(
+    ["corrupted_at=", "corruptions=", "evaluate_every=3"]
+  )
+  said = []
+  runner.run_study(study, tmp_path, say=said.append)
+  assert [f"{what} {epoch}" for what, epoch in events] == [
+    *("begin 1", "begin 2", "look 1", "begin 3", "look 2", "look 3"),
+    *("begin 4", "look 4"),
+  ]
+  assert [f"epoch {i}/4" in said[i] for i in range(1, 5)] == [True] * 4
+  after = runner.run_study(
+    study, tmp_path / "other", runner.Options(checkpoint_every=1), print
+  )
+  assert events[8:10] == [("begin", 1), ("look", 1)]
+  assert results(tmp_path) == results(after.parent)
+
+
+def test_a_run_that_diverges(tmp_path, monkeypatch, events):
+  """It is recorded as such, and the others go on."""
+  in_place(monkeypatch, lambda x: np.where(np.arange(len(x)) == 1, np.nan, x))
+  said = []
+  study = tiny.STUDY.override(["corruptions=", "evaluate_every=2", "seeds=2"])
+  options = runner.Options(save_logits=True)
+  runner.run_study(study, tmp_path, options, say=said.append)
+  found = list(rows.read(tmp_path / "rows.jsonl"))
+  (lost,) = (row for row in found if row["dataset"] == "diverged")
+  assert (lost["optimizer"], lost["seed"]) == tiny.RUNS[1]
+  assert lost["epoch"] == 1 and lost["metrics"]["weight_norm"] is None
+  others = [row for row in found if row is not lost]
+  assert len(others) == 3 * 4
+  assert all(np.isfinite(row["metrics"]["loss"]) for row in others)
+  assert tiny.RUNS[1] not in {(r["optimizer"], r["seed"]) for r in others}
+  runner.run_study(study, tmp_path, say=said.append)
+  assert "4 of 4 runs are there already" in said[-2]
+  logits = np.load(tmp_path / "logits" / "sgd-1-4-clean.npy")
+  assert logits.shape == (1000, 10) and logits.dtype == np.float32
+  labels = cache.load_sample().test_labels
+  top1 = 100 * np.mean(np.argmax(logits, axis=1) == labels)
+  (row,) = (
+    row for row in others if rows.key(row)[1:] == ("sgd", 1, 4, "clean")
+  )
+  assert row["metrics"]["top1"] == pytest.approx(top1)
+
+
+def test_all_runs_diverge(tmp_path, monkeypatch, events):
+  """It is seen while the next epoch is under way, and that is the last one."""
+  in_place(monkeypatch, lambda x: x * np.float32(np.nan))
+  study = tiny.STUDY.override(
+    ["corrupted_at=", "corruptions=", "evaluate_every=4"]
+  )
+  said = []
+  runner.run_study(study, tmp_path, say=said.append)
+  found = list(rows.read(tmp_path / "rows.jsonl"))
+  assert [(r["dataset"], r["epoch"]) for r in found] == [("diverged", 1)] * 4
+  assert events == [("begin", 1), ("begin", 2), ("look", 1)]
+  assert "epoch 1/4" in said[1] and "every run has diverged" in said[2]
+
+
+def test_sets_are_made_ahead(monkeypatch):
+  sample = cache.load_sample()
+  made = []
+
+  def images_of(name, *args, _make=evaluate.images_of):
+    made.append((name, threading.current_thread() is threading.main_thread()))
+    if name == "fog/2":
+      raise cache.DataError("no fog")
+    return _make(name, *args)
+
+  monkeypatch.setattr(evaluate, "images_of", images_of)
+  with contextlib.closing(evaluate.Sets(sample)) as sets:
+    sets.ask(["contrast/1", "fog/2"])
+    sets.ask(["contrast/1"])
+    images, labels = sets["contrast/1"]
+    # One that failed is tried again.
+    with pytest.raises(cache.DataError, match="no fog"):
+      sets["fog/2"]
+    np.testing.assert_array_equal(sets["clean"][0], sample.test_images)
+  there, here = [("contrast/1", False), ("fog/2", False)], [("fog/2", True)]
+  assert made == [*there, *here, ("clean", True)]
+  expected, _ = images_of("contrast/1", sample)
+  np.testing.assert_array_equal(images, expected)
+  np.testing.assert_array_equal(labels, sample.test_labels)
+
+
+def row_of(seed, dataset="clean"):
+  return {
+    "config_hash": "c",
+    "optimizer": "sgd",
+    "seed": seed,
+    "epoch": 1,
+    "dataset": dataset,
+    "metrics": {"loss": float("nan")},
+  }
+
+
+def test_rows_are_added_once(tmp_path):
+  path = tmp_path / "rows.jsonl"
+  file = rows.Rows(path)
+  file.append([row_of(0), row_of(1)])
+  file.append([row_of(1), row_of(2), row_of(2)])
+  again = rows.Rows(path)
+  again.append([row_of(0)])
+  assert [row["seed"] for row in rows.read(path)] == [0, 1, 2]
+  lines = path.read_text().splitlines()
+  assert [json.loads(line)["metrics"]["loss"] for line in lines] == [None] * 3
+
+
+def test_torn_line(tmp_path):
+  path = tmp_path / "rows.jsonl"
+  rows.Rows(path).append([row_of(0), row_of(1)])
+  os.truncate(path, path.stat().st_size - 1)
+  assert [row["seed"] for row in rows.read(path)] == [0]
+  file = rows.Rows(path)
+  assert len(file.keys) == 1
+  file.append([row_of(1)])
+  assert [row["seed"] for row in rows.read(path)] == [0, 1]
+  path.write_bytes(b"hello\n" + path.read_bytes())
+  with pytest.raises(
+    rows.RowsError, match=r"Line 1 of .*rows.jsonl is no JSON"
+  ):
+    rows.Rows(path)
+
+
+def test_full_disk(tmp_path, monkeypatch):
+  path = tmp_path / "rows.jsonl"
+  file = rows.Rows(path)
+  file.append([row_of(0)])
+  before = path.read_bytes()
+
+  def full(handle):
+    del handle
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  monkeypatch.setattr(os, "fsync", full)
+  with pytest.raises(rows.RowsError, match="No space left.*same command again"):
+    file.append([row_of(1)])
+  assert path.read_bytes() == before
+  monkeypatch.undo()
+  file.append([row_of(1)])
+  assert len(list(rows.read(path))) == 2
+
+
+@pytest.mark.parametrize("when", ["save", "close"])
+def test_checkpoint_that_can_not_be_written(tmp_path, monkeypatch, when):
+  """Whether it fails at once, or while training goes on."""
+  import orbax.checkpoint as ocp
+
+  whole = getattr(ocp.CheckpointManager, when)
+
+  def full(*args, **options):
+    whole(*args, **options)
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  monkeypatch.setattr(ocp.CheckpointManager, when, full)
+  group = object.__new__(runner.Group)
+  group.checkpoints = tmp_path
+  with pytest.raises(
+    cache.DataError, match="No space left.*same command again"
+  ):
+    with group._manager() as manager:
+      group._save(manager, 1, {"params": jax.numpy.ones(2)})
+
+
+def test_folder_that_can_not_be_written(tmp_path, monkeypatch, capsys):
+  (tmp_path / "file").write_text("in the way")
+  argv = ["x", "run", "quick", "--output", str(tmp_path / "file" / "runs")]
+  monkeypatch.setattr(sys, "argv", argv)
+  with pytest.raises(SystemExit) as stopped:
+    command.main()
+  assert "file" in str(stopped.value) and "Error" in str(stopped.value)
+  assert "Traceback" not in capsys.readouterr().err
+
+
+def groups(study, folder, **options):
+  missing = runner.Missing(study, rows.Rows(folder / "rows.jsonl"))
+  mesh = train.make_mesh(devices=jax.devices()[:1])
+  return list(
+    runner.make_groups(study, folder, missing, mesh, runner.Options(**options))
+  )
+
+
+def test_runs_that_are_there_are_not_made_again(whole):
+  study = tiny.STUDY.override(["seeds=3"])
+  assert groups(study, whole) == [[("sgd", 2), ("orthograd", 2)]]
+  more = tiny.STUDY.override(["corruptions=contrast,fog"])
+  assert groups(more, whole) == [tiny.RUNS]  # by its checkpoint
+  other = tiny.STUDY.override(["momentum=0.5"])
+  assert groups(other, whole) == [tiny.RUNS]
+
+
+def test_groups(tmp_path):
+  study = tiny.STUDY.override(["seeds=5"])
+  assert [len(group) for group in groups(study, tmp_path)] == [10]
+  split = groups(study, tmp_path, group_size=5)
+  assert [len(group) for group in split] == [4, 4, 2]
+  for group in split:
+    seeds = [seed for _, seed in group]
+    assert seeds[::2] == seeds[1::2]
+  assert sum(split, []) == study.runs
+  assert len(groups(study, tmp_path, group_size=1)) == 5
+  study = study.override(
+    ["optimizers=sgd,orthograd_unnormalized,orthograd", "seeds=2"]
+  )
+  together = groups(study, tmp_path)
+  assert [{name for name, _ in group} for group in together] == [
+    {"sgd", "orthograd"},
+    {"orthograd_unnormalized"},
+  ]
+  # What was begun stays together.
+  begun = tmp_path / "checkpoints" / "x" / "runs.json"
+  begun.parent.mkdir(parents=True)
+  manifest = runner._manifest(study, tiny.RUNS[:3])
+  begun.write_text(json.dumps(manifest))
+  first, *others = groups(study, tmp_path)
+  assert first == tiny.RUNS[:3]
+  assert sorted(sum(others, first)) == sorted(study.runs)
+
+
+def test_groups_of_what_is_left(tmp_path):
+  """No run is forgotten, even where one of a pair is there."""
+  study = tiny.STUDY.override(["seeds=4", "corruptions="])
+  file = rows.Rows(tmp_path / "rows.jsonl")
+  file.append(
+    row_of(1, dataset) | {"epoch": epoch, "config_hash": study.config.hash}
+    for epoch in (2, 4)
+    for dataset in ("train", "clean")
+  )
+  left = [run for run in study.runs if run != ("sgd", 1)]
+  for size in (1, 2, 3, 4, 100):
+    found = groups(study, tmp_path, group_size=size)
+    assert sum(found, []) == left
+    assert all(len(group) <= max(size, 2) for group in found)
+
+
+def test_two_at_once(tmp_path):
+  study = tiny.STUDY.override(["seeds=1"])
+  with runner._locked(tmp_path):
+    with pytest.raises(cache.DataError, match="Another process is at work in"):
+      runner.run_study(study, tmp_path, say=print)
+  with runner._locked(tmp_path):
+    pass
+
+
+def test_progress(monkeypatch):
+  class Terminal:
+    def __init__(self, live):
+      self.live, self.text = live, ""
+
+    def isatty(self):
+      return self.live
+
+    def write(self, text):
+      self.text += text
+
+    def flush(self):
+      pass
+
+  monkeypatch.delenv("CI", raising=False)
+  for live in (True, False):
+    terminal = Terminal(live)
+    say = runner.Progress(terminal)
+    for text in ("s: begins", "s: epoch 1/2 · long", "s: epoch 2/2", "s: done"):
+      say(text)
+    if live:
+      assert terminal.text.count("\r") == 2 and terminal.text.endswith("\n")
+    else:
+      assert terminal.text == "s: begins\ns: done\n" or (
+        "epoch 1/2" in terminal.text and "epoch 2/2" not in terminal.text
+      )
+  monkeypatch.setenv("CI", "1")
+  terminal = Terminal(True)
+  runner.Progress(terminal)("s: begins")
+  assert terminal.text == ""
+
+
+def run_command(monkeypatch, capsys, *args):
+  monkeypatch.setattr(sys, "argv", ["experiments", *map(str, args)])
+  command.main()
+  return capsys.readouterr().out
+
+
+def test_show_and_report(whole, monkeypatch, capsys):
+  shown = run_command(monkeypatch, capsys, "show", whole)
+  assert "contrast/5" in shown and "orthograd" in shown and "ECE" in shown
+  said = run_command(monkeypatch, capsys, "report", whole)
+  assert "Over 2 seeds" in said and "report.html" in said
+  page = (whole / "report.html").read_text()
+  assert page.count("<svg") == 2 and "⊥Grad" in page
+  assert "http://www.w3.org" in page and "src=" not in page
+
+
+def test_list_and_plan(tmp_path, monkeypatch, capsys):
+  listed = run_command(monkeypatch, capsys, "list")
+  assert "quick" in listed and "table1" in listed
+  planned = run_command(
+    monkeypatch,
+    capsys,
+    *("plan", "quick", "--output", tmp_path, "--set", "batch_size=16"),
+    *("--set", "per_class=7", "--set", "seeds=2"),
+  )
+  assert "runs       4, of which 0 are complete" in planned
+  assert "ms a run" in planned and "GB" in planned
+
+
+@pytest.mark.parametrize(
+  ("args", "message"),
+  [
+    (["run", "tabel1"], "no study 'tabel1'.*table1"),
+    (["run", "quick", "--set", "epoch=1"], "is no setting"),
+    (["run", "quick", "--set", "epochs=0"], "epochs is 0"),
+    (["resume", "nowhere"], "nowhere is no folder of a study"),
+    (["show", "nowhere"], "nowhere"),
+    (["report", "nowhere"], "nowhere"),
+  ],
+)
+def test_commands_that_can_not_be(monkeypatch, capsys, args, message):
+  with pytest.raises(SystemExit) as stopped:
+    run_command(monkeypatch, capsys, *args)
+  assert stopped.match(message)

@@ -1,0 +1,89 @@
+"""Data flow one way: cifar, config, engine, report; and nothing turns back."""
+
+import ast
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+# What each part may import of the others, besides `files`.
+MAY_IMPORT = {
+  "files": set(),
+  "cifar": set(),
+  "config": {"cifar", "studies"},
+  "studies": {"cifar", "config"},
+  "engine": {"cifar", "config"},
+  "report": {"cifar", "config", "engine", "studies"},
+  "__main__": {"cifar", "config", "engine", "report"},
+}
+
+
+def imported(path: pathlib.Path) -> set[str]:
+  """Names of modules, such as experiments.engine.train."""
+  names = set()
+  for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    if isinstance(node, ast.Import):
+      names |= {alias.name for alias in node.names}
+    elif isinstance(node, ast.ImportFrom) and node.module:
+      names |= {f"{node.module}.{alias.name}" for alias in node.names}
+  return names
+
+
+def parts() -> list[str]:
+  paths = (ROOT / "experiments").iterdir()
+  found = {p.stem for p in paths if p.suffix == ".py" or any(p.glob("*.py"))}
+  return sorted(found - {"__init__"})
+
+
+def modules(part: str) -> list[pathlib.Path]:
+  folder = ROOT / "experiments" / part
+  return sorted(folder.glob("*.py")) or [folder.with_suffix(".py")]
+
+
+def test_all_parts_are_listed():
+  assert parts() == sorted(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_direction(part):
+  for path in modules(part):
+    rooms = {
+      name.split(".")[1]
+      for name in imported(path)
+      if name.startswith("experiments.")
+    }
+    assert rooms <= MAY_IMPORT[part] | {part, "files"}, path
+
+
+@pytest.mark.parametrize("part", ["cifar", "engine", "report"])
+def test_no_circle_within_a_room(part):
+  uses = {}
+  for path in modules(part):
+    if path.stem == "__init__":
+      continue
+    prefix = f"experiments.{part}."
+    names = imported(path)
+    uses[path.stem] = {
+      name.removeprefix(prefix).split(".")[0]
+      for name in names
+      if name.startswith(prefix)
+    }
+  while uses:
+    free = [name for name, used in uses.items() if not used & set(uses)]
+    assert free, f"a circle among {sorted(uses)}"
+    for name in free:
+      del uses[name]
+
+
+def test_the_library_imports_no_experiments():
+  for path in (ROOT / "orthograd_optax").glob("**/*.py"):
+    assert not {n for n in imported(path) if n.startswith("experiments")}, path
+
+
+def test_the_face_of_cifar():
+  from experiments import cifar
+
+  assert len(cifar.CORRUPTIONS) == 15 and len(cifar.EXTRA_CORRUPTIONS) == 4
+  labels = cifar.load_sample().train_labels
+  assert len(cifar.class_balanced_subset(labels, 3, seed=0)) == 30
+  assert callable(cifar.corrupt) and callable(cifar.load_cifar10)
