@@ -168,7 +168,9 @@ def test_range(pair, renormalize):
   not_parallel(w, g, limit=1e-6)
   got = real64(apply(w, g, renormalize=renormalize))
   want = expected(w, g, renormalize=renormalize)
-  assert norm(got - want) <= 1e-5 * norm(want)
+  # XLA may flush subnormal entries to 0, to which a large eps can lead.
+  flushed = float(jnp.finfo(g.dtype).tiny) * np.sqrt(g.size)
+  assert norm(got - want) <= 1e-5 * norm(want) + flushed
 
 
 @given(vectors(dtypes=("float32",), exponents=(-45, 38)), st.booleans())
@@ -197,6 +199,7 @@ def test_gate_closes_on_parallel_updates(dtype, size, decades, swap, seed):
     w = w + 1j * rng.standard_normal(size)
   # Parallel before storage, so that both w and g carry rounding errors.
   pair = [x.astype(jnp.dtype(dtype)) for x in (w, factor * w)]
+  assume(np.any(pair[1]))  # A w that is stored as 0 leaves g as it is.
   np.testing.assert_array_equal(apply(*reversed(pair) if swap else pair), 0)
 
 
