@@ -13,9 +13,8 @@ import time
 
 import jax
 import numpy as np
-import optax
 
-from experiments.config import Config
+from experiments.config import ORTHOGRAD, SGD, Config, Run
 from experiments.engine import memory, train
 
 # Multiplications and additions of a training step, for one image.
@@ -23,29 +22,22 @@ GFLOP = {"resnet18": 3.34, "wrn28_10": 31.5, "small": 0.0039}
 PEAK = {"NVIDIA H200": 790.0}  # TFLOP/s in bfloat16, dense, as measured
 
 
-def measure(config: Config, method: str, runs: int, plain: bool, repeats: int):
+def measure(config: Config, ways: str, runs: int, plain: bool, repeats: int):
   """Seconds of an epoch, seconds to compile it, and its memory."""
-  original = train.make_optimizer
+  engine = train.Engine(config, convolutions=ways)
+  images = train.load_dataset(dataclasses.replace(config, dataset="sample"))
+  pair = [SGD, ORTHOGRAD]
   if plain:
-    train.make_optimizer = lambda config, strength, **options: optax.chain(
-      optax.add_decayed_weights(config.weight_decay),
-      optax.sgd(config.learning_rate, momentum=config.momentum),
-    )
-  try:
-    engine = train.Engine(config, method=method)
-    images = train.load_dataset(dataclasses.replace(config, dataset="sample"))
-    names = ["sgd", "orthograd"]
-    listed = [(names[i % 2], i // 2) for i in range(runs)]
-    placed = engine.place(listed, images.train_labels)
-    arrays = [
-      engine.replicate(x) for x in (images.train_images, images.train_labels)
-    ]
-    state = engine.init(placed)
-    start = time.perf_counter()
-    compiled = engine.epoch.lower(state, placed, 0, *arrays).compile()
-    compiling = time.perf_counter() - start
-  finally:
-    train.make_optimizer = original
+    pair = [dataclasses.replace(method, where="none") for method in pair]
+  listed = [Run(pair[i % 2], i // 2) for i in range(runs)]
+  placed = engine.place(listed, images.train_labels)
+  arrays = [
+    engine.replicate(x) for x in (images.train_images, images.train_labels)
+  ]
+  state = engine.init(placed)
+  start = time.perf_counter()
+  compiled = engine.epoch.lower(state, placed, 0, *arrays).compile()
+  compiling = time.perf_counter() - start
   times = []
   for epoch in range(1 + repeats):
     start = time.perf_counter()
@@ -67,7 +59,7 @@ def main():
   )
   parser.add_argument("--model", default="small", choices=list(GFLOP))
   parser.add_argument("--runs", type=int, nargs="+", default=[10])
-  parser.add_argument("--methods", nargs="+", default=list(train.METHODS))
+  parser.add_argument("--methods", nargs="+", default=list(train.CONVOLUTIONS))
   parser.add_argument("--precision", default="bfloat16")
   parser.add_argument("--per-class", type=int, default=64)
   parser.add_argument("--repeats", type=int, default=2)
@@ -103,7 +95,7 @@ def main():
         1e3 * float(np.median(t)) / steps / runs for t in (times, plain)
       )
       rate = config.batch_size / ms * 1e3
-      estimate = runs * memory.bytes_per_run(config, method)
+      estimate = runs * memory.bytes_per_run(config, SGD, method)
       print(
         f"| {method} | {runs} | {ms:.3f} | {rate:,.0f} |"
         f" {rate * GFLOP[args.model] / 1e3:.1f} | {ms / floor:.1f} |"

@@ -1,101 +1,25 @@
 """What a run is: every default lives here, and every row carries it.
 
-A :class:`Config` is all that decides a run's numbers but for its optimizer and
-its seed; a :class:`Study` is a config, a list of those, and what to evaluate.
+A :class:`Config` is the recipe that all runs of a study have in common; a
+:class:`Method` is what is compared; a :class:`Study` is a recipe, some methods,
+seeds, and what to evaluate.
 """
 
+from collections.abc import Iterable
 import dataclasses
 import hashlib
 import importlib
 import json
 import pathlib
 import pkgutil
-from typing import Any
+from typing import Any, NamedTuple
+
+import jax
 
 from experiments import cifar
-from experiments.files import UserError
-
-
-class ConfigError(UserError, ValueError):
-  """A setting that is unknown or can't be, and what it can be."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Optimizer:
-  """SGD with momentum and weight decay, behind ⊥Grad of some strength."""
-
-  strength: float
-  renormalize: bool = True
-
-
-OPTIMIZERS = {
-  "sgd": Optimizer(0.0),
-  "orthograd": Optimizer(1.0),
-  "orthograd_unnormalized": Optimizer(1.0, renormalize=False),
-}
-
-
-def _field(default: Any, **rule: Any) -> Any:
-  """A field, of its default's type, and what it may be.
-
-  Args:
-    default: its default.
-    **rule: ``at_least``, ``above``, ``below`` or ``one_of``; of a tuple that
-      is for each of its entries, and ``each`` their type.
-  """
-  return dataclasses.field(default=default, metadata={"rule": rule})
-
-
-def _parse(field: dataclasses.Field, text: str) -> Any:
-  kind = type(field.default)
-  try:
-    if kind is bool:
-      return {"true": True, "false": False}[text.lower()]
-    if kind is tuple:
-      rule = field.metadata["rule"]
-      if text == "all" and "one_of" in rule:
-        return tuple(rule["one_of"])
-      return tuple(map(rule.get("each", str), filter(None, text.split(","))))
-    return kind(text)
-  except (KeyError, ValueError):
-    name = "true or false" if kind is bool else f"of type {kind.__name__}"
-    name = "whole numbers" if kind is tuple else name
-    raise ConfigError(
-      f"{field.name} is {text!r}, but must be {name}."
-    ) from None
-
-
-def _check(config: Any) -> None:
-  for field in dataclasses.fields(config):
-    if not field.metadata:
-      continue
-    value, rule = getattr(config, field.name), field.metadata["rule"]
-    kind = type(field.default)
-    if type(value) is not kind and not (kind is float and type(value) is int):
-      raise ConfigError(
-        f"{field.name} is {value!r}, but must be of type {kind.__name__}."
-      )
-    tests = {
-      "at_least": lambda v, limit: v >= limit,
-      "above": lambda v, limit: v > limit,
-      "below": lambda v, limit: v < limit,
-      "one_of": lambda v, allowed: v in allowed,
-    }
-    for name, limit in rule.items():
-      if name == "each":
-        continue
-      values = value if isinstance(value, tuple) else (value,)
-      for v in values:
-        if not tests[name](v, limit):
-          wanted = name.replace("_", " ")
-          if name == "one_of":
-            limit = ", ".join(limit)
-          raise ConfigError(
-            f"{field.name} is {v!r}, but must be {wanted} {limit}."
-          )
-    if isinstance(value, tuple) and len(set(value)) < len(value):
-      listed = ", ".join(map(str, value))
-      raise ConfigError(f"{field.name} has one twice: {listed}.")
+from experiments.settings import ConfigError, check, check_distinct, parse
+from experiments.settings import field as _field
+from experiments.settings import kind as _kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +53,7 @@ class Config:
   precision: str = _field("bfloat16", one_of=("bfloat16", "tf32", "float32"))
 
   def __post_init__(self):
-    _check(self)
+    check(self)
 
   @property
   def steps(self) -> int:
@@ -143,18 +67,185 @@ class Config:
 
 
 @dataclasses.dataclass(frozen=True)
+class Method:
+  """What is compared: how a network is trained, besides the recipe.
+
+  To JAX it is a tree: its numbers are leaves, one axis of a compiled program,
+  so that runs that differ in nothing else train together; all else is
+  structure, and makes another program. `engine/methods.py` computes it.
+
+  Attributes:
+    name: in rows, under `optimizer`.
+    base: the optimizer.
+    nesterov: whether its momentum is Nesterov's (SGD and SGDP).
+    schedule: of the learning rate: the same for all steps, or a linear warm-up
+      and then a cosine to zero.
+    where: the parameters that ⊥Grad acts on; "none" leaves it out.
+    renormalize: of ⊥Grad.
+    partition: of ⊥Grad.
+    loss: what is minimized.
+    augmentation: "recipe" for what the recipe says.
+    wrapper: SAM, or an average of the weights, which is then evaluated.
+    strength: of ⊥Grad, at the first step.
+    strength_at_end: at the last step, after a linear ramp; None for the same.
+    learning_rate: None for the recipe's, and so below.
+    momentum: of SGD and SGDP.
+    weight_decay: times the weights.
+    head_decay: times the weight decay, for the last layer.
+    warm_up: the share of all steps.
+    smoothing: of label smoothing.
+    focus: the exponent of the focal loss.
+    margin: of MbLS, between the largest logit and the others.
+    margin_weight: of MbLS's penalty.
+    temperature: of LogitNorm.
+    mixing: both parameters of mixup's beta distribution.
+    radius: of SAM's ball around the weights.
+    averaging: what a step keeps of the average of the weights.
+  """
+
+  name: str = ""
+  base: str = _field("sgd", one_of=("sgd", "adamw", "lion", "muon", "sgdp"))
+  nesterov: bool = _field(False)
+  schedule: str = _field("constant", one_of=("constant", "cosine"))
+  where: str = _field(
+    "all", one_of=("all", "head", "body", "norms", "normed_kernels", "none")
+  )
+  renormalize: bool = _field(True)
+  partition: str = _field("leaf", one_of=("leaf", "layer", "global"))
+  loss: str = _field(
+    "cross_entropy",
+    one_of=(
+      "cross_entropy",
+      "label_smoothing",
+      "focal",
+      "flsd53",
+      "mbls",
+      "logit_norm",
+    ),
+  )
+  augmentation: str = _field(
+    "recipe", one_of=("recipe", "none", "crop", "mixup")
+  )
+  wrapper: str = _field("none", one_of=("none", "sam", "average"))
+  strength: float = _field(0.0, at_least=0.0, at_most=1.0)
+  strength_at_end: float = _field(None, at_least=0.0, at_most=1.0)
+  learning_rate: float = _field(None, above=0.0)
+  momentum: float = _field(None, at_least=0.0, below=1.0)
+  weight_decay: float = _field(None, at_least=0.0)
+  head_decay: float = _field(1.0, at_least=0.0)
+  warm_up: float = _field(0.05, at_least=0.0, below=1.0)
+  smoothing: float = _field(0.05, at_least=0.0, below=1.0)
+  focus: float = _field(3.0, at_least=0.0)
+  margin: float = _field(10.0, at_least=0.0)
+  margin_weight: float = _field(0.1, at_least=0.0)
+  temperature: float = _field(0.04, above=0.0)
+  mixing: float = _field(1.0, above=0.0)
+  radius: float = _field(0.05, at_least=0.0)
+  averaging: float = _field(0.999, at_least=0.0, below=1.0)
+
+  # Not in __post_init__: JAX makes methods of arrays, and of what not.
+  def check(self) -> None:
+    """Raises a ConfigError if it can't be."""
+    if not self.name:
+      raise ConfigError("A method's name is empty, but its rows need one.")
+    check(self)
+
+  def resolve(self, config: Config) -> "Method":
+    """Without a name, and with the recipe's settings where it has none."""
+    crop = "crop" if config.augment else "none"
+    given = lambda value, default: default if value is None else value
+    return dataclasses.replace(
+      self,
+      name="",
+      augmentation=crop if self.augmentation == "recipe" else self.augmentation,
+      strength_at_end=given(self.strength_at_end, self.strength),
+      learning_rate=given(self.learning_rate, config.learning_rate),
+      momentum=given(self.momentum, config.momentum),
+      weight_decay=given(self.weight_decay, config.weight_decay),
+    )
+
+
+_NUMBERS = [f.name for f in dataclasses.fields(Method) if _kind(f) is float]
+jax.tree_util.register_dataclass(
+  Method,
+  data_fields=_NUMBERS,
+  meta_fields=[
+    f.name for f in dataclasses.fields(Method) if f.name not in _NUMBERS
+  ],
+)
+
+
+def with_orthograd(method: Method, **changes: Any) -> Method:
+  """The same behind ⊥Grad; of one program with it, unless changes say else."""
+  name = "orthograd" if method.name == "sgd" else f"orthograd_{method.name}"
+  changes = {"name": name, "strength": 1.0} | changes
+  return dataclasses.replace(method, **changes)
+
+
+SGD = Method("sgd")
+ORTHOGRAD = with_orthograd(SGD)
+_PLAIN = (
+  SGD,
+  Method("adamw", base="adamw"),
+  Method("lion", base="lion"),
+  Method("muon", base="muon"),
+  Method("sgdp", base="sgdp", nesterov=True),
+  Method("label_smoothing", loss="label_smoothing"),
+  Method("focal", loss="focal"),
+  Method("flsd53", loss="flsd53"),
+  Method("mbls", loss="mbls"),
+  Method("logit_norm", loss="logit_norm"),
+  Method("mixup", augmentation="mixup"),
+  Method("sam", wrapper="sam"),
+  Method("average", wrapper="average"),
+)
+_VARIANTS: dict[str, dict[str, Any]] = {
+  "unnormalized": {"renormalize": False},
+  "global": {"partition": "global"},
+  "ramped_in": {"strength": 0.0, "strength_at_end": 1.0},
+  "ramped_out": {"strength_at_end": 0.0},
+  "head": {"where": "head"},
+  "body": {"where": "body"},
+  "norms": {"where": "norms"},
+  "normed_kernels": {"where": "normed_kernels"},
+}
+# What studies and `--set optimizers=` can name: each of these without ⊥Grad and
+# with it, and variants of ⊥Grad.
+METHODS = {
+  method.name: method
+  for method in (
+    *_PLAIN,
+    *map(with_orthograd, _PLAIN),
+    *(
+      with_orthograd(SGD, name=f"orthograd_{name}", **changes)
+      for name, changes in _VARIANTS.items()
+    ),
+  )
+}
+
+
+class Run(NamedTuple):
+  """A training of one network."""
+
+  method: Method
+  seed: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Study:
   """Runs to make and what to evaluate them on.
 
   Attributes:
     name: of its file in `studies/`.
-    config: of all runs.
-    optimizers: which to train.
-    seeds: runs of each optimizer.
+    config: the recipe of all runs.
+    methods: what to compare.
+    seeds: runs of each method.
     first_seed: the seed of the first of them.
     evaluate_every: epochs between evaluations; 0 for one at the end.
     corruptions: of CIFAR-10-C, on which to evaluate at the end.
     corrupted_at: epochs after which to do so, too.
+    ensembles: sizes, such as 2 and 5, of ensembles to evaluate: of seeds that
+      train together, by the mean of their probabilities.
     diagnostics: whether to note where gradients lie relative to the weights.
     models_of: the study whose folder it shares, so that what either has trained
       serves both; by default none.
@@ -162,21 +253,23 @@ class Study:
 
   name: str
   config: Config = Config()
-  optimizers: tuple[str, ...] = _field(
-    ("sgd", "orthograd"), one_of=tuple(OPTIMIZERS)
-  )
+  methods: tuple[Method, ...] = (SGD, ORTHOGRAD)
   seeds: int = _field(20, at_least=1)
   first_seed: int = _field(0, at_least=0)
   evaluate_every: int = _field(0, at_least=0)
   corruptions: tuple[str, ...] = _field((), one_of=cifar.ALL_CORRUPTIONS)
   corrupted_at: tuple[int, ...] = _field((), each=int, at_least=1)
+  ensembles: tuple[int, ...] = _field((), each=int, at_least=2)
   diagnostics: bool = _field(False)
   models_of: str = ""
 
   def __post_init__(self):
-    _check(self)
-    if not self.optimizers:
+    check(self)
+    if not self.methods:
       raise ConfigError("optimizers is empty, but must name at least one.")
+    for method in self.methods:
+      method.check()
+    check_distinct("optimizers", self.optimizers)
     if self.corrupted_at and max(self.corrupted_at) > self.config.epochs:
       raise ConfigError(
         f"corrupted_at is {max(self.corrupted_at)}, but must be at most "
@@ -184,17 +277,22 @@ class Study:
       )
 
   @property
+  def optimizers(self) -> tuple[str, ...]:
+    """The names of its methods, as in rows and on the command line."""
+    return tuple(method.name for method in self.methods)
+
+  @property
   def folder(self) -> pathlib.Path:
     """Where its rows and checkpoints are, unless another is given."""
     return pathlib.Path("runs") / (self.models_of or self.name)
 
   @property
-  def runs(self) -> list[tuple[str, int]]:
-    """(optimizer, seed): those of a seed are neighbours."""
+  def runs(self) -> list[Run]:
+    """All of them; those of a seed are neighbours."""
     return [
-      (optimizer, seed)
+      Run(method, seed)
       for seed in range(self.first_seed, self.first_seed + self.seeds)
-      for optimizer in self.optimizers
+      for method in self.methods
     ]
 
   def epochs_evaluated(self) -> list[int]:
@@ -220,22 +318,35 @@ class Study:
     mine: dict[str, Any] = {}
     configs: dict[str, Any] = {}
     known = {f.name: (f, mine) for f in dataclasses.fields(Study)}
-    known = {
-      k: v for k, v in known.items() if k not in ("name", "config", "models_of")
-    }
+    fixed = ("name", "config", "methods", "models_of")
+    known = {k: v for k, v in known.items() if k not in fixed}
     known |= {f.name: (f, configs) for f in dataclasses.fields(Config)}
     for setting in settings:
       key, equals, text = setting.partition("=")
+      if key == "optimizers" and equals:
+        mine["methods"] = self._named(filter(None, text.split(",")))
+        continue
       if not equals or key not in known:
         raise ConfigError(
           f"{setting!r} is no setting: write key=value, where key is one of "
-          f"{', '.join(sorted(known))}."
+          f"{', '.join(sorted([*known, 'optimizers']))}."
         )
       field, values = known[key]
-      values[key] = _parse(field, text)
+      values[key] = parse(field, text)
     if configs:
       mine["config"] = dataclasses.replace(self.config, **configs)
     return dataclasses.replace(self, **mine)
+
+  def _named(self, names: Iterable[str]) -> tuple[Method, ...]:
+    """Methods by their names, its own first."""
+    known = METHODS | {method.name: method for method in self.methods}
+    names = list(names)
+    for name in names:
+      if name not in known:
+        raise ConfigError(
+          f"optimizers is {name!r}, but must be one of {', '.join(known)}."
+        )
+    return tuple(known[name] for name in names)
 
 
 def studies() -> dict[str, tuple[Study, str]]:
@@ -261,3 +372,21 @@ def load_study(name: str) -> Study:
       f"A study is a file in {pathlib.Path(__file__).parent / 'studies'}."
     )
   return found[name][0]
+
+
+def load_settings(folder: pathlib.Path) -> Study:
+  """The study that a folder is of, from its `study.json`."""
+  try:
+    settings = json.loads((folder / "study.json").read_text())
+  except (OSError, ValueError) as error:
+    raise ConfigError(
+      f"{folder} is no folder of a study ({error}): give one that `python -m "
+      "experiments run` made."
+    ) from error
+  config = Config(**settings.pop("config"))
+  # Before methods were data, there were names.
+  named = [METHODS[name] for name in settings.pop("optimizers", ())]
+  methods = [Method(**method) for method in settings.pop("methods", ())]
+  for key, value in settings.items():
+    settings[key] = tuple(value) if isinstance(value, list) else value
+  return Study(config=config, methods=(*named, *methods), **settings)

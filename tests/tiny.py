@@ -8,7 +8,7 @@ import os
 import pathlib
 import sys
 
-from experiments.config import Config, Study
+from experiments.config import ORTHOGRAD, SGD, Config, Run, Study
 from experiments.engine import models
 
 MODEL = functools.partial(
@@ -33,13 +33,13 @@ STUDY = Study(
   corrupted_at=(2,),
   diagnostics=True,
 )
-RUNS = [("sgd", 0), ("orthograd", 0), ("sgd", 1), ("orthograd", 1)]
+RUNS = [Run(method, seed) for seed in (0, 1) for method in (SGD, ORTHOGRAD)]
 
 
 def main(folder: str, process: str = "0", port: str | None = None) -> None:
   import jax
 
-  from experiments.engine import runner
+  from experiments.engine import group, runner
 
   models.MODELS["small"] = MODEL
   if port is not None:
@@ -47,7 +47,7 @@ def main(folder: str, process: str = "0", port: str | None = None) -> None:
     jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(process))
   settings = filter(None, os.environ.get("TINY", "").split())
   study = STUDY.override(list(settings))
-  options = runner.Options(
+  options = group.Options(
     checkpoint_every=1,
     batch_devices=int(os.environ.get("TINY_BATCH_DEVICES", "1")),
   )

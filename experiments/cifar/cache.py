@@ -226,6 +226,34 @@ def problem(path: pathlib.Path) -> str | None:
   )
 
 
+def status() -> str:
+  """The cache and the sizes of its files."""
+  folder, lines = cache_folder(), []
+  for name in FILES:
+    path = folder / name
+    size = f"{path.stat().st_size:>11,} bytes" if path.is_file() else "missing"
+    lines.append(f"  {name:18} {size}")
+  return "\n".join([str(folder), *lines])
+
+
+def verify() -> str:
+  """What is known of each file of the cache.
+
+  Raises:
+    DataError: if one is missing or damaged.
+  """
+  folder = cache_folder()
+  problems = {name: problem(folder / name) for name in FILES}
+  lines = [f"{folder / k}: {v or 'intact'}" for k, v in problems.items()]
+  if any(problems.values()):
+    raise DataError(
+      "\n".join(lines)
+      + "\nThe cache is not whole: `python -m experiments data "
+      "fetch` mends it."
+    )
+  return "\n".join(lines)
+
+
 def _intact(path: pathlib.Path) -> np.ndarray:
   """The bytes of a file of the cache, mapped into memory."""
   if what := problem(path):

@@ -6,10 +6,22 @@ import jax
 import numpy as np
 
 from experiments import files
-from experiments.cifar import corruptions
+from experiments.cifar import cache, corruptions
 
 SCALE = 2  # each pixel becomes so many, by as many
 GAP, LEFT, TOP = 4, 130, 24
+
+
+def draw_sample(number: int, path: pathlib.Path, seed: int = 0) -> pathlib.Path:
+  """Draws the contact sheet of one of the sample's test images."""
+  images = cache.load_sample().test_images
+  if not 0 <= number < len(images):
+    raise cache.DataError(
+      f"--image is {number}, but must be from 0 to {len(images) - 1}, the "
+      "number of one of the sample's test images."
+    )
+  draw(images[number], path, seed)
+  return path
 
 
 def draw(image: np.ndarray, path: pathlib.Path, seed: int = 0) -> None:

@@ -1,5 +1,5 @@
 """Trains and evaluates many runs at once, and keeps what is found as rows."""
 
-from experiments.engine.runner import Options as Options
+from experiments.engine.group import Options as Options
 from experiments.engine.runner import run_study as run_study
 from experiments.engine.train import Engine as Engine

@@ -1,12 +1,14 @@
 """From weights to rows: logits of a group's runs, and all that is said of them.
 
 Sets of images come one at a time, and so do the metrics of all runs on each.
+Ensembles are evaluated beside the runs, from the same logits.
 """
 
 from collections.abc import Iterable
 import concurrent.futures
 import functools
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,8 @@ from jax.sharding import PartitionSpec as P
 import numpy as np
 import optax
 
-from experiments.cifar import cache, corruptions, published
+from experiments import cifar
+from experiments.cifar import corruptions, published
 from experiments.engine import train
 from orthograd_optax import calibration
 
@@ -24,7 +27,7 @@ SCALED = ("loss", "ece", "brier", "entropy", "max_softmax")
 
 
 def images_of(
-  dataset: str, test: cache.Cifar10, path: str | None = None
+  dataset: str, test: cifar.Cifar10, path: str | None = None
 ) -> tuple[Any, np.ndarray]:
   """The images and labels of a set: "clean", or such as "fog/3".
 
@@ -57,7 +60,7 @@ class Sets:
   meanwhile. What was asked for is kept.
   """
 
-  def __init__(self, test: cache.Cifar10, path: str | None = None):
+  def __init__(self, test: cifar.Cifar10, path: str | None = None):
     self._source = test, path
     self._asked: dict[str, concurrent.futures.Future[Any]] = {}
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
@@ -84,6 +87,20 @@ class Sets:
     self._thread.shutdown(cancel_futures=True)
 
 
+class Found(NamedTuple):
+  """What is found on a set of images.
+
+  Attributes:
+    logits: (runs and then ensembles, images, 10).
+    metrics: of :func:`metrics`, likewise.
+    norms: (runs,), of the weights.
+  """
+
+  logits: jax.Array
+  metrics: dict[str, Any]
+  norms: jax.Array
+
+
 class Evaluator:
   """The compiled programs that evaluate an engine's runs.
 
@@ -92,47 +109,48 @@ class Evaluator:
 
   Attributes:
     engine: whose runs.
-    method: "sequential", or the engine's.
+    convolutions: "sequential", or the engine's.
   """
 
-  def __init__(self, engine: train.Engine, method: str | None = None):
+  def __init__(self, engine: train.Engine, convolutions: str | None = None):
     self.engine = engine
     on_cpu = jax.default_backend() == "cpu"
-    self.method = method or (engine.method if on_cpu else "sequential")
-    self.model = train.make_model(engine.config, self.method)
+    default = engine.convolutions if on_cpu else "sequential"
+    self.convolutions = convolutions or default
+    self.model = train.make_model(engine.config, self.convolutions)
     self._logits = jax.jit(
       jax.shard_map(
         self._apply,
         mesh=engine.mesh,
-        in_specs=(P("run"), P("run"), P("batch")),
+        in_specs=(P("run"), P("batch")),
         out_specs=P("run", "batch"),
         check_vma=False,
       )
     )
-    self._metrics = jax.jit(jax.vmap(metrics, in_axes=(0, None, None, None)))
+    self._metrics = jax.jit(jax.vmap(metrics, in_axes=(0, None, None, None, 0)))
+    self._pool = jax.jit(with_ensembles, static_argnums=1)
     self.norms = jax.jit(jax.vmap(optax.tree.norm))
 
-  def _apply(self, params, batch_stats, images):
-    def one(variables):
+  def _apply(self, weights: train.Weights, images):
+    def one(weights):
       logits = jax.lax.map(
-        lambda x: self.model.apply(variables, train.normalize(x)), parts
+        lambda x: self.model.apply(weights._asdict(), train.normalize(x)), parts
       )
       return logits.reshape(len(images), -1)
 
     chunk = self._chunk(len(images))
     parts = images.reshape(-1, chunk, *images.shape[1:])
-    variables = {"params": params, "batch_stats": batch_stats}
     with train.precision(self.engine.config):
-      if self.method == "sequential":
-        return jax.lax.map(one, variables)
-      return jax.vmap(one)(variables)
+      if self.convolutions == "sequential":
+        return jax.lax.map(one, weights)
+      return jax.vmap(one)(weights)
 
   def _chunk(self, images: int) -> int:
     """How many of a device's images are evaluated at once."""
-    runs_at_once = 1 if self.method == "sequential" else 10
+    runs_at_once = 1 if self.convolutions == "sequential" else 10
     return min(CHUNK // runs_at_once, images)
 
-  def logits(self, state: train.State, images: Any) -> jax.Array:
+  def logits(self, weights: train.Weights, images: Any) -> jax.Array:
     """Logits (runs, images, 10) of images (images, 32, 32, 3), uint8."""
     n, parts = len(images), self.engine.parts
     whole = parts * self._chunk(-(-n // parts))
@@ -142,20 +160,43 @@ class Evaluator:
         [images, np.zeros_like(images[:1]).repeat(extra, 0)]
       )
     images = train.put(images, jax.NamedSharding(self.engine.mesh, P("batch")))
-    return self._logits(state.params, state.batch_stats, images)[:, :n]
+    return self._logits(weights, images)[:, :n]
 
   def __call__(
-    self, state: train.State, images: Any, labels: np.ndarray
-  ) -> tuple[dict[str, Any], jax.Array]:
-    """What :func:`rows` are made of, and logits, without waiting for either."""
-    logits = self.logits(state, images)
+    self,
+    weights: train.Weights,
+    images: Any,
+    labels: np.ndarray,
+    clean: Found | None = None,
+    ensembles: tuple[tuple[int, ...], ...] = (),
+  ) -> Found:
+    """Logits and metrics, without waiting for them.
+
+    Args:
+      weights: of all runs.
+      images: (images, 32, 32, 3), uint8.
+      labels: (images,).
+      clean: what was found on clean images, for their temperature.
+      ensembles: numbers of the runs in each.
+    """
+    logits = self._pool(self.logits(weights, images), ensembles)
     halves = calibration.split(labels)
-    found = self._metrics(logits, jnp.asarray(labels), *halves)
-    found["metrics"]["weight_norm"] = self.norms(state.params)
-    return found, logits
+    temperature = clean and clean.metrics["metrics"]["temperature_half"]
+    found = self._metrics(logits, jnp.asarray(labels), *halves, temperature)
+    return Found(logits, found, self.norms(weights.params))
 
 
-def metrics(logits, labels, fit, judge):
+def with_ensembles(logits: jax.Array, ensembles: Any) -> jax.Array:
+  """Logits of runs, and those of the mean probabilities of some of them."""
+  logs = jax.nn.log_softmax(logits)
+  pools = [
+    jax.nn.logsumexp(logs[jnp.array(runs)], axis=0) - math.log(len(runs))
+    for runs in ensembles
+  ]
+  return jnp.concatenate([logits, jnp.stack(pools)]) if pools else logits
+
+
+def metrics(logits, labels, fit, judge, clean_temperature=None):
   """All that a row says of one run's logits.
 
   Args:
@@ -163,12 +204,14 @@ def metrics(logits, labels, fit, judge):
     labels: (images,).
     fit: the images of one half, to fit a temperature on.
     judge: those of the other half, to judge it by.
+    clean_temperature: fitted on the clean images of the first half, to be
+      judged by what the other half has become.
   """
   scale = functools.partial(_scaled, logits, labels)
   on_test = calibration.fit_temperature(logits, labels)
   on_half = calibration.fit_temperature(logits[fit], labels[fit])
   bins = calibration.reliability(logits, labels)
-  return {
+  found = {
     "metrics": dict(calibration.evaluate(logits, labels))
     | {"temperature": on_test, "temperature_half": on_half},
     # Fitted on the test set itself, as the paper does; and on one half of it,
@@ -181,6 +224,10 @@ def metrics(logits, labels, fit, judge):
       "accuracy": bins.accuracy,
     },
   }
+  if clean_temperature is not None:
+    # Nobody has labels of shifted images to fit another one on.
+    found["scaled_clean"] = scale(clean_temperature, judge)
+  return found
 
 
 def _scaled(logits, labels, temperature, part):
@@ -188,13 +235,18 @@ def _scaled(logits, labels, temperature, part):
   return {name: found[name] for name in SCALED}
 
 
-def rows(found: Any) -> list[dict[str, Any]]:
-  """For each run what a row says of a set of images."""
-  leaves, treedef = jax.tree.flatten(train.gather(found))
-  return [
+def rows(found: Found) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+  """What a row says of each run, and of each ensemble."""
+  leaves, treedef = jax.tree.flatten(train.gather(found.metrics))
+  contents = [
     treedef.unflatten([shortest(leaf[i]) for leaf in leaves])
     for i in range(len(leaves[0]))
   ]
+  norms = train.gather(found.norms)
+  runs, ensembles = contents[: len(norms)], contents[len(norms) :]
+  for content, norm in zip(runs, norms, strict=True):
+    content["metrics"]["weight_norm"] = shortest(norm)
+  return runs, ensembles
 
 
 def shortest(values: np.ndarray) -> Any:

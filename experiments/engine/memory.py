@@ -7,12 +7,13 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from experiments.config import Config
+from experiments.config import Config, Method
 from experiments.engine import models, train
 
 # The share of what the layers read and write that is there at once; and copies
 # of the parameters: themselves, momentum, gradients, updates and those in the
-# dtype of the convolutions. On an H200, ResNet-18, it comes to 10 to 40 % more
+# dtype of the convolutions; Adam's second moment, SAM's other weights and an
+# average come on top. On an H200, ResNet-18, it comes to 10 to 40 % more
 # than XLA's own count (`python -m benchmarks.engine` has both).
 PEAK, COPIES = 0.9, 5.0
 
@@ -21,9 +22,9 @@ PEAK, COPIES = 0.9, 5.0
 MOST = 10
 
 
-def bytes_per_run(config: Config, method: str) -> int:
+def bytes_per_run(config: Config, method: Method, convolutions: str) -> int:
   """An estimate of what one more run takes on a device."""
-  model = train.make_model(config, method)
+  model = train.make_model(config, convolutions)
   kept = 0
 
   def count(next_fun, args, kwargs, context):
@@ -34,7 +35,9 @@ def bytes_per_run(config: Config, method: str) -> int:
       width = jnp.dtype(model.dtype).itemsize
       x = args[0]
       large = models.is_large(x.shape, module.size)
-      patches = method == "patches" or (method == "mixed" and not large)
+      patches = convolutions == "patches" or (
+        convolutions == "mixed" and not large
+      )
       times = max(module.size**2 / module.stride**2, 1) if patches else 1
       kept += width * int(x.size * times + out.size)
     elif isinstance(module, models.BatchNorm):
@@ -47,9 +50,11 @@ def bytes_per_run(config: Config, method: str) -> int:
       lambda key: model.init(key, images), jax.random.key(0)
     )
   parameters = sum(x.size for x in jax.tree.leaves(shapes))
-  if method == "sequential":  # of which only one is at work at a time
+  if convolutions == "sequential":  # of which only one is at work at a time
     kept = 0
-  return int(PEAK * kept + COPIES * 4 * parameters)
+  copies = COPIES + (method.base in ("adamw", "muon"))
+  copies += method.wrapper != "none"
+  return int(PEAK * kept + copies * 4 * parameters)
 
 
 def device_memory(device: Any = None) -> int:
@@ -62,8 +67,10 @@ def device_memory(device: Any = None) -> int:
   return total // 2 // max(jax.local_device_count(), 1)
 
 
-def runs_that_fit(config: Config, method: str, mesh: Any) -> int:
+def runs_that_fit(
+  config: Config, method: Method, convolutions: str, mesh: Any
+) -> int:
   """How many runs are to train together on a mesh; at least one a device."""
   free = device_memory() - (1 << 30)  # for the images
-  fit = int(free // bytes_per_run(config, method))
+  fit = int(free // bytes_per_run(config, method, convolutions))
   return min(max(fit, 1), MOST) * mesh.shape["run"]

@@ -367,23 +367,20 @@ def init(model: ResNet, key: Array) -> dict[str, Any]:
   return variables
 
 
-def kinds(model: ResNet, params: Any) -> dict[str, str]:
-  """The kind of each parameter, by its path: what ⊥Grad does to it depends.
+def kinds(model: ResNet, params: Any) -> Any:
+  """The kind of each parameter, as a tree: what ⊥Grad does to it depends.
 
   A kernel that batch norm follows can be scaled at will, so that its gradient
   is orthogonal to it already.
   """
   after = model.block is BasicBlock
-  paths = [
-    [entry.key for entry in path]
-    for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]
-  ]
+  paths = [path.split("/") for path in by_path(params)]
 
   def convolutions(block):
     return sum(p[:-2] == block and "Conv" in p[-2] for p in paths)
 
-  def kind(path):
-    *block, layer, name = path
+  def kind(path, _):
+    *block, layer, name = (entry.key for entry in path)
     if layer.startswith("BatchNorm"):
       return f"norm {name}"
     if layer.startswith("Dense"):
@@ -396,7 +393,13 @@ def kinds(model: ResNet, params: Any) -> dict[str, str]:
       normed = convolutions(["PreActivationBlock_0"]) == 3
     return "kernel, then norm" if after or normed else "kernel, no norm"
 
-  return {"/".join(path): kind(path) for path in paths}
+  return jax.tree_util.tree_map_with_path(kind, params)
+
+
+def by_path(tree: Any) -> dict[str, Any]:
+  """The leaves of nested dicts, by names such as "Dense_0/kernel"."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {"/".join(entry.key for entry in path): leaf for path, leaf in leaves}
 
 
 MODELS: dict[str, Callable[..., ResNet]] = {

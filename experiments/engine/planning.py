@@ -7,11 +7,12 @@ import time
 import jax
 import numpy as np
 
-from experiments.config import OPTIMIZERS, Study
+from experiments.config import Study
 from experiments.engine import memory, rows, runner, train
+from experiments.engine.group import Options
 
 
-def plan(study: Study, folder: pathlib.Path, options: runner.Options) -> str:
+def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
   """Runs, steps, memory, and the time that a few steps let one expect."""
   found = rows.Rows(folder / "rows.jsonl", write=False)
   missing = runner.Missing(study, found)
@@ -27,14 +28,14 @@ def plan(study: Study, folder: pathlib.Path, options: runner.Options) -> str:
     f"steps      {steps:,} a run",
   ]
   if groups:
-    method = train.choose_method(options.method, config)
+    ways = train.choose_convolutions(options.method, config)
     share = -(-len(groups[0]) // mesh.shape["run"])
-    size = share * memory.bytes_per_run(config, method)
+    size = share * memory.bytes_per_run(config, groups[0][0].method, ways)
     seconds, compiling = measure(study, groups[0], mesh, options)
     total = steps * sum(seconds * len(g) / len(groups[0]) for g in groups)
     lines += [
       f"memory     about {size / 1e9:.1f} of "
-      f"{memory.device_memory() / 1e9:.1f} GB a device, by {method}",
+      f"{memory.device_memory() / 1e9:.1f} GB a device, by {ways}",
       f"compiling  {compiling:.0f} s",
       f"a step     {1e3 * seconds:.1f} ms, {1e3 * seconds / len(groups[0]):.2f}"
       " ms a run",
@@ -47,10 +48,7 @@ def measure(study, runs, mesh, options) -> tuple[float, float]:
   """Seconds of a step of a group, and of compiling it."""
   small = min(study.config.per_class, -(-8 * study.config.batch_size // 10))
   config = dataclasses.replace(study.config, per_class=small)
-  (renormalize,) = {OPTIMIZERS[name].renormalize for name, _ in runs}
-  engine = train.Engine(
-    config, renormalize=renormalize, mesh=mesh, method=options.method
-  )
+  engine = train.Engine(config, mesh=mesh, convolutions=options.method)
   # Any images will do.
   images = np.zeros((1000, 32, 32, 3), np.uint8)
   labels = np.arange(1000, dtype=np.int32) % 10

@@ -1,6 +1,7 @@
 """Results as lines of JSON, which are only ever added to, whole and once."""
 
 from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
 import datetime
 import functools
 import gzip
@@ -15,6 +16,7 @@ from typing import Any
 
 import jax
 
+from experiments.config import Run, Study
 from experiments.files import UserError
 
 Key = tuple[str, str, int, int, str]
@@ -50,7 +52,13 @@ class Rows:
     self.path = path
     if write and path.exists():
       _repair(path)
-    self.keys = {key(row) for row in read(path)}
+    self.keys: set[Key] = set()
+    self._methods: dict[tuple[str, str], Any] = {}
+    for row in read(path):
+      self.keys.add(key(row))
+      if "members" not in row:  # of an ensemble
+        name = row["config_hash"], row["optimizer"]
+        self._methods[name] = row.get("training")
 
   def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
     """Adds those rows that are not there yet.
@@ -78,9 +86,54 @@ class Rows:
       ) from error
     self.keys |= set(new)
 
+  def check_methods(self, study: Study) -> None:
+    """That a name means the same in the study as in the rows."""
+    for method in study.methods:
+      known = self._methods.get((study.config.hash, method.name))
+      now = dataclasses.asdict(method)
+      if known and known != now:
+        changed = [name for name in now if now[name] != known.get(name)]
+        raise RowsError(
+          f"{self.path} has rows of {method.name} with another "
+          f"{', '.join(changed)}: give the method another name, or another "
+          "folder with --output."
+        )
+
   def note(self, rows: Iterable[Mapping[str, Any]]) -> None:
     """Takes rows for written, which another process writes."""
     self.keys |= {key(row) for row in rows}
+
+
+class Missing:
+  """Which rows of a study are not there yet."""
+
+  def __init__(self, study: Study, rows: Rows):
+    self.study, self.rows = study, rows
+
+  def datasets(self, run: Run, epoch: int) -> list[str]:
+    if self.diverged(run):
+      return []
+    prefix = (*self._prefix(run), epoch)
+    return [
+      name
+      for name in self.study.datasets(epoch)
+      if (*prefix, name) not in self.rows.keys
+    ]
+
+  def diverged(self, run: Run) -> bool:
+    prefix = self._prefix(run)
+    return any(
+      (*prefix, epoch, "diverged") in self.rows.keys
+      for epoch in range(1, self.study.config.epochs + 1)
+    )
+
+  def _prefix(self, run: Run) -> tuple[str, str, int]:
+    return self.study.config.hash, run.method.name, run.seed
+
+  def __call__(self, run: Run) -> bool:
+    """Whether anything of a run is missing."""
+    epochs = self.study.epochs_evaluated()
+    return any(self.datasets(run, epoch) for epoch in epochs)
 
 
 def _repair(path: pathlib.Path) -> None:

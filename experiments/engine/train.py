@@ -1,16 +1,17 @@
 """The engine: many runs at once, on any number of devices.
 
-Runs of all seeds and optimizers share one compiled program: they are a leading
-axis of every array, and SGD is ⊥Grad of strength 0. A run's randomness comes
-from its seed alone, so that the optimizers of a seed get the same initial
-weights, subset, order and augmentation, and so that a run that is resumed after
-an epoch goes on as if nothing had happened.
+Runs of all seeds, and of all methods that differ in numbers only, share one
+compiled program: they are a leading axis of every array, and SGD is ⊥Grad of
+strength 0. A run's randomness comes from its seed alone, so that the methods of
+a seed get the same initial weights, subset, order and augmentation, and so that
+a run that is resumed after an epoch goes on as if nothing had happened.
 
 The devices form a mesh: along its axis `run` each has its own runs and nothing
 is exchanged; along its axis `batch` they share each batch, and sum up batch
 norm's statistics and the gradients.
 """
 
+from collections.abc import Sequence
 import contextlib
 import functools
 from typing import Any, NamedTuple
@@ -23,10 +24,9 @@ from jax.sharding import PartitionSpec as P
 import numpy as np
 import optax
 
-from experiments.cifar import cache
-from experiments.config import OPTIMIZERS, Config
-from experiments.engine import models
-from orthograd_optax import orthograd_sgd
+from experiments import cifar
+from experiments.config import Config, Method, Run
+from experiments.engine import methods, models
 
 # Of the pixels' values from 0 to 1, in the three colours.
 MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)
@@ -35,7 +35,7 @@ BORDER = 4
 # How convolutions of many runs are computed, by `models.CONVOLUTIONS`: as one
 # batched product of matrices, as one for each run, as the one or the other, as
 # a grouped convolution; or each run's whole epoch after the other's.
-METHODS = {
+CONVOLUTIONS = {
   "patches": "patches",
   "unrolled": "unrolled",
   "mixed": "mixed",
@@ -49,21 +49,56 @@ class Runs(NamedTuple):
 
   Attributes:
     seed: (runs,).
-    strength: (runs,), of ⊥Grad.
+    method: its numbers are (runs,); its structure is the same for all.
     subset: (runs, images), which of the training images a run has.
   """
 
   seed: Any
-  strength: Any
+  method: Method
   subset: Any
 
 
-class State(NamedTuple):
-  """What a step changes; each array's first axis is the run."""
+class Weights(NamedTuple):
+  """Of a network; each array's first axis is the run."""
 
   params: Any
   batch_stats: Any
-  optimizer: Any
+
+
+class State(NamedTuple):
+  """What a step changes; each array's first axis is the run.
+
+  Attributes:
+    weights: that are trained.
+    optimizer: of :mod:`methods`.
+    average: of the weights over steps, if the method has one.
+  """
+
+  weights: Weights
+  optimizer: methods.OptimizerState
+  average: Weights | None
+
+  @property
+  def evaluated(self) -> Weights:
+    return self.weights if self.average is None else self.average
+
+
+class Batch(NamedTuple):
+  """Which images, with which augmentation, make up a batch.
+
+  Attributes:
+    image: (images,), which of the training images.
+    mask: (images,), false where the last batch has no image left.
+    offset: (images, 2), down and right.
+    flip: (images,), which are mirrored.
+    mix: of mixup, or None.
+  """
+
+  image: jax.Array
+  mask: jax.Array
+  offset: jax.Array
+  flip: jax.Array
+  mix: methods.Mix | None
 
 
 def make_mesh(batch: int = 1, devices: Any = None) -> Mesh:
@@ -79,13 +114,13 @@ def make_mesh(batch: int = 1, devices: Any = None) -> Mesh:
   return Mesh(grid, ("run", "batch"))
 
 
-def choose_method(method: str, config: Config) -> str:
-  """The method; for "auto" the fastest, by `python -m benchmarks.engine`."""
-  if method in METHODS:
-    return method
-  if method != "auto":
+def choose_convolutions(name: str, config: Config) -> str:
+  """Their name; for "auto" the fastest, by `python -m benchmarks.engine`."""
+  if name in CONVOLUTIONS:
+    return name
+  if name != "auto":
     raise ValueError(
-      f"method is {method!r}, but must be one of auto, {', '.join(METHODS)}."
+      f"method is {name!r}, but must be one of auto, {', '.join(CONVOLUTIONS)}."
     )
   if jax.default_backend() == "gpu" and config.model != "small":
     return "mixed"
@@ -99,16 +134,17 @@ def precision(config: Config) -> contextlib.AbstractContextManager:
   return jax.default_matmul_precision("highest" if exact else "default")
 
 
-def make_model(config: Config, method: str) -> models.ResNet:
+def make_model(config: Config, convolutions: str) -> models.ResNet:
   dtype = jnp.bfloat16 if config.precision == "bfloat16" else jnp.float32
   make = models.MODELS[config.model]
-  return make(dtype=dtype, method=METHODS[method], axis_name="batch")
+  method = CONVOLUTIONS[convolutions]
+  return make(dtype=dtype, method=method, axis_name="batch")
 
 
-def load_dataset(config: Config) -> cache.Cifar10:
+def load_dataset(config: Config) -> cifar.Cifar10:
   if config.dataset == "sample":
-    return cache.load_sample()
-  return cache.load_cifar10()
+    return cifar.load_sample()
+  return cifar.load_cifar10()
 
 
 def normalize(images: jax.Array) -> jax.Array:
@@ -142,43 +178,28 @@ def crop(images, index, offset, flip):
   return jnp.where(valid[..., None], found, jnp.zeros((), images.dtype))
 
 
-def batches(run: Runs, epoch, config: Config):
-  """Which images, with which augmentation, make up the batches of an epoch.
-
-  Returns:
-    Of shape (steps, batch, ...): indices, a mask that is false where the last
-    batch has no image left, offsets, and which are mirrored.
-  """
-  n, size = run.subset.shape[0], config.batch_size
+def batches(run: Runs, epoch: Any, size: int) -> Batch:
+  """All batches of an epoch, along the first axis, of so many images each."""
+  n = run.subset.shape[0]
   steps = -(-n // size)
   key = jax.random.fold_in(jax.random.key(run.seed), epoch + 1)
   order, place, mirror = jax.random.split(key, 3)
   index = run.subset[jax.random.permutation(order, n)]
   index = jnp.pad(index, (0, steps * size - n))
   mask = jnp.arange(steps * size) < n
-  if config.augment:
+  if run.method.augmentation == "none":
+    offset = jnp.zeros((steps * size, 2), jnp.int32)
+    flip = jnp.zeros(steps * size, bool)
+  else:
     offset = jax.random.randint(
       place, (steps * size, 2), -BORDER, BORDER + 1, jnp.int32
     )
     flip = jax.random.bernoulli(mirror, 0.5, (steps * size,))
-  else:
-    offset = jnp.zeros((steps * size, 2), jnp.int32)
-    flip = jnp.zeros(steps * size, bool)
   split = lambda x: x.reshape(steps, size, *x.shape[1:])
-  return jax.tree.map(split, (index, mask, offset, flip))
-
-
-def make_optimizer(config: Config, strength, **options: Any):
-  """The optimizer of many runs, each with its own strength."""
-  return orthograd_sgd(
-    config.learning_rate,
-    momentum=config.momentum,
-    weight_decay=config.weight_decay,
-    strength=strength,
-    eps=config.eps,
-    batch_axes=0,
-    **options,
-  )
+  index, mask, offset, flip = map(split, (index, mask, offset, flip))
+  keys = jax.random.split(jax.random.fold_in(key, 0), steps)
+  mix = jax.vmap(methods.mix, (None, 0, 0))(run.method, keys, mask)
+  return Batch(index, mask, offset, flip, mix)
 
 
 class Engine:
@@ -188,31 +209,33 @@ class Engine:
     config: what the runs have in common.
     diagnostics: whether an epoch also says how much of each kind of gradient
       was along the weights.
-    options: of the optimizer.
     mesh: of axes `run` and `batch`.
-    method: of :data:`METHODS`.
+    convolutions: of :data:`CONVOLUTIONS`.
+    kinds: of parameters, a tree of their structure.
   """
 
   def __init__(
     self,
     config: Config,
     *,
-    renormalize: bool = True,
     diagnostics: bool = False,
     mesh: Mesh | None = None,
-    method: str = "auto",
+    convolutions: str = "auto",
   ):
     self.config, self.diagnostics = config, diagnostics
-    self.options = {"renormalize": renormalize, "diagnostics": diagnostics}
     self.mesh = make_mesh() if mesh is None else mesh
-    self.method = choose_method(method, config)
-    self.model = make_model(config, self.method)
+    self.convolutions = choose_convolutions(convolutions, config)
+    self.model = make_model(config, self.convolutions)
     self.parts = self.mesh.shape["batch"]
     if config.batch_size % self.parts:
       raise ValueError(
         f"batch_size is {config.batch_size}, but must be a multiple of the "
         f"{self.parts} devices that share a batch."
       )
+    shapes = jax.eval_shape(
+      functools.partial(models.init, self.model), jax.random.key(0)
+    )
+    self.kinds = models.kinds(self.model, shapes["params"])
     self.by_run = NamedSharding(self.mesh, P("run"))
     self.everywhere = NamedSharding(self.mesh, P())
     shard = functools.partial(
@@ -228,25 +251,24 @@ class Engine:
       out_shardings=self.by_run,
     )
 
-  def place(self, runs: list[tuple[str, int]], labels: np.ndarray) -> Runs:
+  def place(self, runs: Sequence[Run], labels: np.ndarray) -> Runs:
     """Puts the runs on the devices, so many that they can be dealt out evenly.
 
     Args:
-      runs: (optimizer, seed); if need be, the last is repeated.
+      runs: of one structure; if need be, the last is repeated.
       labels: of the training images.
     """
     size = self.mesh.shape["run"]
-    runs = runs + runs[-1:] * (-len(runs) % size)
+    runs = [*runs, *[runs[-1]] * (-len(runs) % size)]
     subsets = {
-      seed: cache.class_balanced_subset(labels, self.config.per_class, seed)
-      for seed in {seed for _, seed in runs}
+      seed: cifar.class_balanced_subset(labels, self.config.per_class, seed)
+      for seed in {run.seed for run in runs}
     }
+    resolved = [run.method.resolve(self.config) for run in runs]
     arrays = Runs(
-      seed=np.array([seed for _, seed in runs], np.int32),
-      strength=np.array(
-        [OPTIMIZERS[name].strength for name, _ in runs], np.float32
-      ),
-      subset=np.stack([subsets[seed] for _, seed in runs]).astype(np.int32),
+      seed=np.array([run.seed for run in runs], np.int32),
+      method=jax.tree.map(lambda *x: np.array(x, np.float32), *resolved),
+      subset=np.stack([subsets[run.seed] for run in runs]).astype(np.int32),
     )
     return jax.tree.map(lambda x: put(x, self.by_run), arrays)
 
@@ -259,10 +281,12 @@ class Engine:
       key = jax.random.fold_in(jax.random.key(seed), 0)
       return models.init(self.model, key)
 
-    variables = jax.vmap(init)(runs.seed)
-    params, batch_stats = variables["params"], variables["batch_stats"]
-    optimizer = make_optimizer(self.config, runs.strength, **self.options)
-    return State(params, batch_stats, optimizer.init(params))
+    weights = Weights(**jax.vmap(init)(runs.seed))
+    optimizer = methods.init(
+      runs.method, self.kinds, weights.params, diagnostics=self.diagnostics
+    )
+    averaged = runs.method.wrapper == "average"
+    return State(weights, optimizer, weights if averaged else None)
 
   def _epoch(self, state, runs, epoch, images, labels):
     """The runs' new states, and their losses and accuracies on the way."""
@@ -270,84 +294,125 @@ class Engine:
       self._epoch_together, epoch=epoch, images=images, labels=labels
     )
     with precision(self.config):
-      if self.method != "sequential":
+      if self.convolutions != "sequential":
         return together(state, runs)
       alone = jax.tree.map(lambda x: x[:, None], (state, runs))
       found = jax.lax.map(lambda one: together(*one), alone)
       return jax.tree.map(lambda x: x[:, 0], found)
 
   def _epoch_together(self, state: State, runs: Runs, epoch, images, labels):
-    optimizer = make_optimizer(self.config, runs.strength, **self.options)
-    one = functools.partial(self._gradients, images=images, labels=labels)
+    config, method = self.config, runs.method
+    gradients = functools.partial(self._gradients, images=images, labels=labels)
 
-    def step(state: State, batch):
-      found = jax.vmap(one)(state.params, state.batch_stats, batch)
+    def step(state: State, now):
+      number, batch = now
+      found = jax.vmap(gradients)(method, state.weights, batch)
       grads, batch_stats, sums = found
       grads, sums = jax.lax.psum((grads, sums), "batch")
-      # Not mapped over the runs, for a branch in it to stay one.
-      updates, new = optimizer.update(grads, state.optimizer, state.params)
-      params = optax.apply_updates(state.params, updates)
-      return State(params, batch_stats, new), (*sums, self._radial(new, params))
+      params, optimizer = methods.update(
+        method,
+        self.kinds,
+        grads,
+        state.optimizer,
+        state.weights.params,
+        progress=number / (config.epochs * config.steps),
+        eps=config.eps,
+        diagnostics=self.diagnostics,
+      )
+      weights, average = Weights(params, batch_stats), state.average
+      if average is not None:
+        average = methods.average(method, average, weights, number)
+      return State(weights, optimizer, average), (
+        *sums,
+        self._radial(optimizer),
+      )
 
-    plan = lambda run: batches(run, epoch, self.config)
+    plan = jax.vmap(
+      lambda run: batches(run, epoch, config.batch_size), out_axes=1
+    )
+    numbers = epoch * config.steps + jnp.arange(config.steps)
     state, (losses, rights, radial) = jax.lax.scan(
-      step, state, jax.vmap(plan, out_axes=1)(runs)
+      step, state, (numbers, plan(runs))
     )
     n = runs.subset.shape[1]
     return state, {
       "loss": jnp.sum(losses, axis=0) / n,
       "top1": 100 * jnp.sum(rights, axis=0) / n,
-      "weight_norm": jax.vmap(optax.tree.norm)(state.params),
+      "weight_norm": jax.vmap(optax.tree.norm)(state.weights.params),
       **jax.tree.map(lambda x: jnp.mean(x, axis=0), radial),
     }
 
-  def _radial(self, optimizer: Any, params: Any) -> dict[str, jax.Array]:
+  def _radial(self, optimizer: methods.OptimizerState) -> dict[str, jax.Array]:
     """The share of ‖g‖² along w at the last step, by kind of parameter."""
     if not self.diagnostics:
       return {}
-    cosines = optax.tree.get(optimizer, "cosine")
+    cosines = optax.tree.get(optimizer.orthograd, "cosine")
     by_kind: dict[str, list[jax.Array]] = {}
-    for path, kind in models.kinds(self.model, params).items():
-      by_kind.setdefault(f"radial: {kind}", []).append(cosines[path] ** 2)
+    for path, kind in models.by_path(self.kinds).items():
+      if path in cosines:  # ⊥Grad acts on it
+        by_kind.setdefault(f"radial: {kind}", []).append(cosines[path] ** 2)
     return {k: jnp.mean(jnp.stack(xs), axis=0) for k, xs in by_kind.items()}
 
-  def _gradients(self, params, batch_stats, batch, images, labels):
+  def _gradients(self, method, weights: Weights, batch: Batch, images, labels):
     """One run's, from this device's part of the batch.
 
     Returns:
       Gradients, new running statistics, and sums of losses and right answers;
       all but the statistics are to be summed over the devices.
     """
-    local = self.config.batch_size // self.parts
-    first = jax.lax.axis_index("batch") * local
-    index, mask, offset, flip = jax.tree.map(
-      lambda x: jax.lax.dynamic_slice_in_dim(x, first, local), batch
-    )
-    x = normalize(crop(images, index, offset, flip))
-    weights = mask.astype(jnp.float32)
-    count = jax.lax.psum(jnp.sum(weights), "batch")
+    x, mask, targets = self._examples(batch, images, labels)
+    valid = mask.astype(jnp.float32)
+    count = jax.lax.psum(jnp.sum(valid), "batch")
 
     def objective(params):
-      variables = {"params": params, "batch_stats": batch_stats}
       logits, new = self.model.apply(
-        variables, x, mask, train=True, mutable=["batch_stats"]
+        {"params": params, "batch_stats": weights.batch_stats},
+        x,
+        mask,
+        train=True,
+        mutable=["batch_stats"],
       )
-      losses = optax.softmax_cross_entropy_with_integer_labels(
-        logits, labels[index]
-      )
-      right = jnp.sum(weights * (jnp.argmax(logits, axis=1) == labels[index]))
-      loss = jnp.sum(weights * losses)
+      loss = right = jnp.zeros(())
+      for share, label in targets:
+        losses = methods.per_example_loss(method, logits, label)
+        loss += share * jnp.sum(valid * losses)
+        right += share * jnp.sum(valid * (jnp.argmax(logits, axis=1) == label))
       return loss / count, (new["batch_stats"], (loss, right))
 
-    # By the kernels as convolutions take them: their gradients come likewise,
-    # in half the bytes.
-    params = jax.tree.map(
-      lambda x: x.astype(self.model.dtype) if x.ndim == 4 else x, params
-    )
-    grads, (new, sums) = jax.grad(objective, has_aux=True)(params)
-    if self.parts > 1:  # to be summed up over the devices
-      grads = optax.tree.cast(grads, jnp.float32)
+    def gradients(params):
+      # By the kernels as convolutions take them: their gradients come likewise,
+      # in half the bytes.
+      params = jax.tree.map(
+        lambda x: x.astype(self.model.dtype) if x.ndim == 4 else x, params
+      )
+      grads, found = jax.grad(objective, has_aux=True)(params)
+      if self.parts > 1:  # to be summed up over the devices
+        grads = optax.tree.cast(grads, jnp.float32)
+      return grads, found
+
+    grads, (new, sums) = gradients(weights.params)
+    if method.wrapper == "sam":
+      grads = jax.lax.psum(grads, "batch")
+      grads, _ = gradients(methods.ascend(method, weights.params, grads))
     return grads, new, sums
+
+  def _examples(self, batch: Batch, images, labels):
+    """This device's part: pixels, mask, and (share, labels) of all mixed."""
+    size = self.config.batch_size // self.parts
+    first = jax.lax.axis_index("batch") * size
+    part = functools.partial(
+      jax.tree.map,
+      lambda x: jax.lax.dynamic_slice_in_dim(x, first, size),
+    )
+    which = batch.image, batch.offset, batch.flip
+    mask, mine = part((batch.mask, which))
+    x, label = normalize(crop(images, *mine)), labels[mine[0]]
+    if batch.mix is None:
+      return x, mask, [(1.0, label)]
+    partner, share = batch.mix
+    other = part(jax.tree.map(lambda x: x[partner], which))
+    x = share * x + (1 - share) * normalize(crop(images, *other))
+    return x, mask, [(share, label), (1 - share, labels[other[0]])]
 
 
 def put(array: np.ndarray, sharding: NamedSharding) -> jax.Array:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import config
-from experiments.engine import rows, runner
+from experiments.engine import rows
 from experiments.report import page
 from orthograd_optax import plots, stats
 from orthograd_optax.calibration import Reliability
@@ -41,7 +41,7 @@ METRICS = {
 
 def load(folder: pathlib.Path) -> tuple[config.Study, list[dict[str, Any]]]:
   """A folder's study, and its rows."""
-  study = runner.load_settings(folder)
+  study = config.load_settings(folder)
   found = [
     row
     for row in rows.read(folder / "rows.jsonl")

@@ -263,7 +263,7 @@ def why(found: Results, extended: Results) -> list[page.Block]:
   )
   model = models.MODELS["wrn28_10"]()
   shapes = jax.eval_shape(lambda: models.init(model, jax.random.key(0)))
-  kinds = list(models.kinds(model, shapes["params"]).values())
+  kinds = jax.tree.leaves(models.kinds(model, shapes["params"]))
   counts = [kinds.count(f"kernel, {kind}") for kind in ("no norm", "then norm")]
   return [
     "### Why the logits’ effect is larger than in ResNet-18",

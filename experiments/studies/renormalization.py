@@ -9,13 +9,14 @@ Expected: no difference beyond chance.
 import dataclasses
 
 from experiments import cifar
+from experiments.config import METHODS
 from experiments.studies import table1
 
 STUDY = dataclasses.replace(
   table1.STUDY,
   name="renormalization",
   models_of="table1",
-  optimizers=("orthograd", "orthograd_unnormalized"),
+  methods=(METHODS["orthograd"], METHODS["orthograd_unnormalized"]),
   seeds=10,
   corruptions=cifar.CORRUPTIONS,
 )

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from experiments import config
-from experiments.config import Config, ConfigError, Study
+from experiments.config import ORTHOGRAD, Config, Study
+from experiments.settings import ConfigError
 
 STUDY = Study(name="test")
 
@@ -35,7 +36,7 @@ def test_override():
   )
   assert study.config.epochs == 3 and study.config.learning_rate == 1e-3
   assert study.config.augment is False and study.corruptions == ("fog", "jpeg")
-  assert study.runs == [("orthograd", 0), ("orthograd", 1)]
+  assert study.runs == [(ORTHOGRAD, 0), (ORTHOGRAD, 1)]
   assert len(STUDY.override(["corruptions=all"]).corruptions) == 19
   assert STUDY.override(["corruptions="]).corruptions == ()
   assert STUDY.override([]) == STUDY

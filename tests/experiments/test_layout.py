@@ -9,12 +9,17 @@ ROOT = pathlib.Path(__file__).parents[2]
 # What each part may import of the others, besides `files`.
 MAY_IMPORT = {
   "files": set(),
+  "settings": set(),
   "cifar": set(),
-  "config": {"cifar", "studies"},
+  "config": {"cifar", "settings", "studies"},
   "studies": {"cifar", "config"},
   "engine": {"cifar", "config"},
   "report": {"cifar", "config", "engine", "studies"},
-  "__main__": {"cifar", "config", "engine", "report"},
+  "command": set(),
+  "data_commands": {"cifar", "command"},
+  "__main__": {
+    *("cifar", "command", "config", "data_commands", "engine", "report")
+  },
 }
 
 

@@ -283,7 +283,10 @@ def test_epoch_of_the_engine(four):
   engine = train.Engine(settings, mesh=mesh)
   shapes = train.Runs(
     seed=jax.ShapeDtypeStruct((2,), jnp.int32),
-    strength=jax.ShapeDtypeStruct((2,), jnp.float32),
+    method=jax.tree.map(
+      lambda _: jax.ShapeDtypeStruct((2,), jnp.float32),
+      config.ORTHOGRAD.resolve(settings),
+    ),
     subset=jax.ShapeDtypeStruct((2, 10 * settings.per_class), jnp.int32),
   )
   runs = abstract(shapes, mesh, "run")

@@ -35,7 +35,7 @@ def test_kinds(name, bare, normed):
   """A pre-activation block's last convolution and its shortcut are bare."""
   model = models.MODELS[name]()
   shapes = jax.eval_shape(lambda: models.init(model, jax.random.key(0)))
-  found = models.kinds(model, shapes["params"])
+  found = models.by_path(models.kinds(model, shapes["params"]))
   counts = collections.Counter(found.values())
   assert counts["kernel, no norm"] == bare
   assert counts["kernel, then norm"] == normed

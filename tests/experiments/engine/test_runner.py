@@ -16,11 +16,24 @@ import threading
 import jax
 import numpy as np
 import pytest
+import scipy.special
 import tiny
 
 from experiments import __main__ as command
+from experiments import config
 from experiments.cifar import cache
-from experiments.engine import evaluate, models, rows, runner, train
+from experiments.config import METHODS, ORTHOGRAD, SGD, Run
+from experiments.engine import (
+  checkpoints,
+  evaluate,
+  group,
+  models,
+  progress,
+  rows,
+  runner,
+  train,
+)
+from experiments.files import UserError
 
 TESTS = pathlib.Path(__file__).parents[2]
 
@@ -54,12 +67,16 @@ def finish(process):
   return output
 
 
+def named(runs):
+  return [(run.method.name, run.seed) for run in runs]
+
+
 def results(folder):
   """What was found, without when and where."""
   found = {}
   for row in rows.read(folder / "rows.jsonl"):
     assert rows.key(row) not in found
-    names = ("metrics", "bins", "scaled", "scaled_half")
+    names = ("metrics", "bins", "scaled", "scaled_half", "scaled_clean")
     found[rows.key(row)] = {name: row.get(name) for name in names}
   return found
 
@@ -84,7 +101,7 @@ def test_rows(whole):
   both = [row for row in found if row["dataset"] == "contrast/5"]
   last = [row for row in both if row["epoch"] == 4]
   assert {row["epoch"] for row in both} == {2, 4}
-  assert [(row["optimizer"], row["seed"]) for row in last] == tiny.RUNS
+  assert [(row["optimizer"], row["seed"]) for row in last] == named(tiny.RUNS)
   row = last[0]
   assert row["study"] == "tiny" and row["model"] == "small"
   assert row["epoch"] == 4 and row["precision"] == "float32"
@@ -93,6 +110,11 @@ def test_rows(whole):
   assert row["versions"]["jax"] == jax.__version__
   assert "cpu" in row["device"] and row["wall_time"] > 0
   assert {"commit", "time", "method"} <= set(row)
+  assert row["training"] == dataclasses.asdict(SGD)
+  # Images under corruption are also judged by the temperature of clean ones.
+  assert set(row["scaled_clean"]) == set(row["scaled"]) > {"loss", "ece"}
+  assert row["scaled_clean"]["loss"] >= row["scaled_half"]["loss"] - 0.05
+  assert all("scaled_clean" not in r for r in found if r["dataset"] == "clean")
   metrics = row["metrics"]
   assert {"top1", "loss", "ece", "weight_norm", "temperature"} <= set(metrics)
   assert all(isinstance(value, float) for value in metrics.values())
@@ -177,17 +199,16 @@ def test_studies_that_share_models(tmp_path):
   assert {key: found[key] for key in trained} == trained
   assert len(found) == len(trained) + 2 * 5
   assert {row["study"] for row in rows.read(path)} == {"tiny", "more"}
-  assert runner.load_settings(tmp_path).name == "tiny"
+  assert config.load_settings(tmp_path).name == "tiny"
   # Another optimizer of the same study is the only one that is left; and where
   # something is missing, those that trained together are evaluated together.
-  other = dataclasses.replace(
-    more, optimizers=("orthograd", "orthograd_unnormalized")
-  )
-  assert groups(other, tmp_path) == [[("orthograd_unnormalized", 0)]]
+  other = more.override(["optimizers=orthograd,orthograd_unnormalized"])
+  unnormalized = Run(METHODS["orthograd_unnormalized"], 0)
+  assert groups(other, tmp_path) == [[unnormalized]]
   other = dataclasses.replace(other, corruptions=("contrast", "fog"))
   assert groups(other, tmp_path) == [
-    [("sgd", 0), ("orthograd", 0)],
-    [("orthograd_unnormalized", 0)],
+    [Run(SGD, 0), Run(ORTHOGRAD, 0)],
+    [unnormalized],
   ]
 
 
@@ -205,7 +226,7 @@ def test_groups_share_programs_and_images(tmp_path, monkeypatch):
 
   monkeypatch.setattr(train, "Engine", make_engine)
   monkeypatch.setattr(evaluate, "images_of", images_of)
-  options = runner.Options(group_size=2)
+  options = group.Options(group_size=2)
   runner.run_study(study, tmp_path, options, say=print)
   assert len(results(tmp_path)) == len(study.runs) * len(study.datasets(1))
   (engine,) = engines
@@ -215,12 +236,48 @@ def test_groups_share_programs_and_images(tmp_path, monkeypatch):
   assert set(sets) == set(study.datasets(1)[1:])
 
 
+def test_a_name_means_one_method(tmp_path):
+  """Rows of other settings under the same name are not taken for its own."""
+  path = tmp_path / "rows.jsonl"
+  made = row_of(0) | {"config_hash": tiny.CONFIG.hash}
+  rows.Rows(path).append([made])  # before methods were data
+  rows.Rows(path).check_methods(tiny.STUDY)
+  other = dataclasses.replace(SGD, learning_rate=0.3, schedule="cosine")
+  made |= {"seed": 1, "training": dataclasses.asdict(other)}
+  rows.Rows(path).append([made])
+  with pytest.raises(
+    rows.RowsError, match="rows of sgd with another schedule, learning_rate.*"
+  ):
+    runner.run_study(tiny.STUDY, tmp_path, say=print)
+  renamed = dataclasses.replace(other, name="sgd_cosine")
+  study = dataclasses.replace(tiny.STUDY, methods=(renamed, ORTHOGRAD))
+  rows.Rows(path).check_methods(study)
+
+
+def test_study_is_read_back(tmp_path):
+  sweep = [
+    dataclasses.replace(SGD, name=f"sgd_{x}", learning_rate=x)
+    for x in (0.1, 0.2)
+  ]
+  study = dataclasses.replace(
+    tiny.STUDY, methods=(*sweep, METHODS["sam"]), ensembles=(2,)
+  )
+  runner._prepare(study, tmp_path)
+  assert config.load_settings(tmp_path) == study
+  # As it was written before methods were data.
+  settings = json.loads((tmp_path / "study.json").read_text())
+  del settings["methods"], settings["ensembles"]
+  settings["optimizers"] = ["sgd", "orthograd"]
+  (tmp_path / "study.json").write_text(json.dumps(settings))
+  assert config.load_settings(tmp_path) == tiny.STUDY
+
+
 @functools.cache
 def shared_programs():
   study = tiny.STUDY.override(["corruptions="])
   mesh = train.make_mesh()
-  engine, evaluator = runner.make_programs(study, mesh, runner.Options(), True)
-  return engine, engine.epoch, evaluator
+  engine = train.Engine(study.config, diagnostics=True, mesh=mesh)
+  return engine, engine.epoch, evaluate.Evaluator(engine)
 
 
 @pytest.fixture
@@ -233,25 +290,31 @@ def events(monkeypatch):
     found.append(("begin", number + 1))
     return epoch_of(state, runs, number, *images)
 
-  def check(self, number, metrics, _check=runner.Group._check):
+  def note(self, number, metrics, _note=group.Group._note_diverged):
     found.append(("look", number))
-    return _check(self, number, metrics)
+    return _note(self, number, metrics)
 
   monkeypatch.setattr(engine, "epoch", epoch)
-  monkeypatch.setattr(runner.Group, "_check", check)
-  monkeypatch.setattr(runner, "make_programs", lambda *_: (engine, evaluator))
+  monkeypatch.setattr(group.Group, "_note_diverged", note)
+  monkeypatch.setattr(train, "Engine", lambda *_, **__: engine)
+  monkeypatch.setattr(evaluate, "Evaluator", lambda _: evaluator)
   return found
 
 
 def in_place(monkeypatch, change):
   """Has the runs' strengths changed."""
 
-  def place(self, runs, labels, _place=train.Engine.place):
-    placed = _place(self, runs, labels)
-    strength = change(np.array(placed.strength))
-    return placed._replace(strength=train.put(strength, self.by_run))
+  engine, *_ = shared_programs()
+  place_of = engine.place
 
-  monkeypatch.setattr(train.Engine, "place", place)
+  def place(runs, labels):
+    placed = place_of(runs, labels)
+    strength = change(np.array(placed.method.strength))
+    strength = train.put(strength, engine.by_run)
+    method = dataclasses.replace(placed.method, strength=strength)
+    return placed._replace(method=method)
+
+  monkeypatch.setattr(engine, "place", place)
 
 
 def test_an_epoch_is_begun_before_the_last_is_looked_at(tmp_path, events):
@@ -264,9 +327,12 @@ def test_an_epoch_is_begun_before_the_last_is_looked_at(tmp_path, events):
     *("begin 1", "begin 2", "look 1", "begin 3", "look 2", "look 3"),
     *("begin 4", "look 4"),
   ]
-  assert [f"epoch {i}/4" in said[i] for i in range(1, 5)] == [True] * 4
+  told = [text for text in said if ": epoch " in text]
+  assert [f"epoch {i}/4" in text for i, text in enumerate(told, 1)] == [
+    True
+  ] * 4
   after = runner.run_study(
-    study, tmp_path / "other", runner.Options(checkpoint_every=1), print
+    study, tmp_path / "other", group.Options(checkpoint_every=1), print
   )
   assert events[8:10] == [("begin", 1), ("look", 1)]
   assert results(tmp_path) == results(after.parent)
@@ -277,16 +343,16 @@ def test_a_run_that_diverges(tmp_path, monkeypatch, events):
   in_place(monkeypatch, lambda x: np.where(np.arange(len(x)) == 1, np.nan, x))
   said = []
   study = tiny.STUDY.override(["corruptions=", "evaluate_every=2", "seeds=2"])
-  options = runner.Options(save_logits=True)
+  options = group.Options(save_logits=True)
   runner.run_study(study, tmp_path, options, say=said.append)
   found = list(rows.read(tmp_path / "rows.jsonl"))
   (lost,) = (row for row in found if row["dataset"] == "diverged")
-  assert (lost["optimizer"], lost["seed"]) == tiny.RUNS[1]
+  assert (lost["optimizer"], lost["seed"]) == ("orthograd", 0)
   assert lost["epoch"] == 1 and lost["metrics"]["weight_norm"] is None
   others = [row for row in found if row is not lost]
   assert len(others) == 3 * 4
   assert all(np.isfinite(row["metrics"]["loss"]) for row in others)
-  assert tiny.RUNS[1] not in {(r["optimizer"], r["seed"]) for r in others}
+  assert ("orthograd", 0) not in {(r["optimizer"], r["seed"]) for r in others}
   runner.run_study(study, tmp_path, say=said.append)
   assert "4 of 4 runs are there already" in said[-2]
   logits = np.load(tmp_path / "logits" / "sgd-1-4-clean.npy")
@@ -311,6 +377,38 @@ def test_all_runs_diverge(tmp_path, monkeypatch, events):
   assert [(r["dataset"], r["epoch"]) for r in found] == [("diverged", 1)] * 4
   assert events == [("begin", 1), ("begin", 2), ("look", 1)]
   assert "epoch 1/4" in said[1] and "every run has diverged" in said[2]
+
+
+def test_ensembles(tmp_path, events):
+  """Seeds of a method that train together, in blocks of the largest size."""
+  del events
+  study = tiny.STUDY.override(
+    ["corruptions=", "corrupted_at=", "epochs=1", "seeds=2", "ensembles=2"]
+  )
+  options = group.Options(save_logits=True)
+  path = runner.run_study(study, tmp_path, options, say=print)
+  found = {rows.key(row)[1:]: row for row in rows.read(path)}
+  for name in study.optimizers:
+    pooled = found[f"{name} ensemble of 2", 0, 1, "clean"]
+    assert pooled["members"] == [0, 1] and pooled["training"]["name"] == name
+    assert "weight_norm" not in pooled["metrics"]
+    logits = [
+      np.float64(np.load(tmp_path / "logits" / f"{name}-{seed}-1-clean.npy"))
+      for seed in (0, 1)
+    ]
+    p = np.mean(scipy.special.softmax(logits, axis=2), axis=0)
+    labels = cache.load_sample().test_labels
+    loss = -np.mean(np.log(p[np.arange(len(p)), labels]))
+    top1 = 100 * np.mean(np.argmax(p, axis=1) == labels)
+    assert pooled["metrics"]["loss"] == pytest.approx(loss, rel=1e-5)
+    assert pooled["metrics"]["top1"] == pytest.approx(top1)
+  # Rows of ensembles come before those of the runs that they are of.
+  order = [row["optimizer"] for row in rows.read(path)]
+  assert order.index("sgd ensemble of 2") < len(order) - 1
+  assert order[-1] == "orthograd"
+  said = []
+  runner.run_study(study, tmp_path, options, say=said.append)
+  assert "4 of 4 runs are there already" in said[0]
 
 
 def test_sets_are_made_ahead(monkeypatch):
@@ -409,13 +507,9 @@ def test_checkpoint_that_can_not_be_written(tmp_path, monkeypatch, when):
     raise OSError(errno.ENOSPC, "No space left on device")
 
   monkeypatch.setattr(ocp.CheckpointManager, when, full)
-  group = object.__new__(runner.Group)
-  group.checkpoints = tmp_path
-  with pytest.raises(
-    cache.DataError, match="No space left.*same command again"
-  ):
-    with group._manager() as manager:
-      group._save(manager, 1, {"params": jax.numpy.ones(2)})
+  with pytest.raises(UserError, match="No space left.*same command again"):
+    with checkpoints.Checkpoints(tmp_path) as saved:
+      saved.save(1, {"params": jax.numpy.ones(2)})
 
 
 def test_folder_that_can_not_be_written(tmp_path, monkeypatch, capsys):
@@ -429,16 +523,16 @@ def test_folder_that_can_not_be_written(tmp_path, monkeypatch, capsys):
 
 
 def groups(study, folder, **options):
-  missing = runner.Missing(study, rows.Rows(folder / "rows.jsonl"))
+  missing = rows.Missing(study, rows.Rows(folder / "rows.jsonl"))
   mesh = train.make_mesh(devices=jax.devices()[:1])
   return list(
-    runner.make_groups(study, folder, missing, mesh, runner.Options(**options))
+    runner.make_groups(study, folder, missing, mesh, group.Options(**options))
   )
 
 
 def test_runs_that_are_there_are_not_made_again(whole):
   study = tiny.STUDY.override(["seeds=3"])
-  assert groups(study, whole) == [[("sgd", 2), ("orthograd", 2)]]
+  assert groups(study, whole) == [[Run(SGD, 2), Run(ORTHOGRAD, 2)]]
   more = tiny.STUDY.override(["corruptions=contrast,fog"])
   assert groups(more, whole) == [tiny.RUNS]  # by its checkpoint
   other = tiny.STUDY.override(["momentum=0.5"])
@@ -447,11 +541,11 @@ def test_runs_that_are_there_are_not_made_again(whole):
 
 def test_groups(tmp_path):
   study = tiny.STUDY.override(["seeds=5"])
-  assert [len(group) for group in groups(study, tmp_path)] == [10]
+  assert [len(runs) for runs in groups(study, tmp_path)] == [10]
   split = groups(study, tmp_path, group_size=5)
-  assert [len(group) for group in split] == [4, 4, 2]
-  for group in split:
-    seeds = [seed for _, seed in group]
+  assert [len(runs) for runs in split] == [4, 4, 2]
+  for runs in split:
+    seeds = [run.seed for run in runs]
     assert seeds[::2] == seeds[1::2]
   assert sum(split, []) == study.runs
   assert len(groups(study, tmp_path, group_size=1)) == 5
@@ -459,18 +553,18 @@ def test_groups(tmp_path):
     ["optimizers=sgd,orthograd_unnormalized,orthograd", "seeds=2"]
   )
   together = groups(study, tmp_path)
-  assert [{name for name, _ in group} for group in together] == [
+  assert [{run.method.name for run in runs} for runs in together] == [
     {"sgd", "orthograd"},
     {"orthograd_unnormalized"},
   ]
   # What was begun stays together.
   begun = tmp_path / "checkpoints" / "x" / "runs.json"
   begun.parent.mkdir(parents=True)
-  manifest = runner._manifest(study, tiny.RUNS[:3])
+  manifest = group.manifest(study, tiny.RUNS[:3])
   begun.write_text(json.dumps(manifest))
   first, *others = groups(study, tmp_path)
   assert first == tiny.RUNS[:3]
-  assert sorted(sum(others, first)) == sorted(study.runs)
+  assert set(sum(others, first)) == set(study.runs)
 
 
 def test_groups_of_what_is_left(tmp_path):
@@ -482,17 +576,17 @@ def test_groups_of_what_is_left(tmp_path):
     for epoch in (2, 4)
     for dataset in ("train", "clean")
   )
-  left = [run for run in study.runs if run != ("sgd", 1)]
+  left = [run for run in study.runs if run != (SGD, 1)]
   for size in (1, 2, 3, 4, 100):
     found = groups(study, tmp_path, group_size=size)
     assert sum(found, []) == left
-    assert all(len(group) <= max(size, 2) for group in found)
+    assert all(len(runs) <= max(size, 2) for runs in found)
 
 
 def test_two_at_once(tmp_path):
   study = tiny.STUDY.override(["seeds=1"])
   with runner._locked(tmp_path):
-    with pytest.raises(cache.DataError, match="Another process is at work in"):
+    with pytest.raises(UserError, match="Another process is at work in"):
       runner.run_study(study, tmp_path, say=print)
   with runner._locked(tmp_path):
     pass
@@ -515,7 +609,7 @@ def test_progress(monkeypatch):
   monkeypatch.delenv("CI", raising=False)
   for live in (True, False):
     terminal = Terminal(live)
-    say = runner.Progress(terminal)
+    say = progress.Progress(terminal)
     for text in ("s: begins", "s: epoch 1/2 · long", "s: epoch 2/2", "s: done"):
       say(text)
     if live:
@@ -526,7 +620,7 @@ def test_progress(monkeypatch):
       )
   monkeypatch.setenv("CI", "1")
   terminal = Terminal(True)
-  runner.Progress(terminal)("s: begins")
+  progress.Progress(terminal)("s: begins")
   assert terminal.text == ""
 
 

@@ -10,7 +10,7 @@ import pytest
 import tiny
 
 from experiments.cifar import cache
-from experiments.config import Config
+from experiments.config import SGD, Config
 from experiments.engine import evaluate, memory, models, train
 from orthograd_optax import calibration, orthograd_sgd
 
@@ -28,7 +28,7 @@ def start(method="patches", config=tiny.CONFIG, runs=tiny.RUNS, devices=(1, 1)):
   """An engine on so many devices for runs, and for each batch."""
   count, batch = devices
   mesh = train.make_mesh(batch, jax.devices()[: count * batch])
-  engine = train.Engine(config, method=method, mesh=mesh)
+  engine = train.Engine(config, convolutions=method, mesh=mesh)
   placed = engine.place(runs, SAMPLE.train_labels)
   arrays = [
     engine.replicate(x) for x in (SAMPLE.train_images, SAMPLE.train_labels)
@@ -83,10 +83,9 @@ def test_batches():
   _, runs, _ = start()
   seen = []
   for epoch in (0, 1):
-    parts = jax.vmap(lambda run, e=epoch: train.batches(run, e, tiny.CONFIG))(
-      runs
-    )
-    index, mask, offset, flip = map(np.asarray, parts)
+    parts = jax.vmap(lambda run, e=epoch: train.batches(run, e, 16))(runs)
+    assert parts.mix is None
+    index, mask, offset, flip = map(np.asarray, parts[:4])
     assert index.shape == (4, 5, 16) and offset.shape == (4, 5, 16, 2)
     assert mask.sum(axis=(1, 2)).tolist() == [70] * 4
     for i in range(4):
@@ -133,8 +132,8 @@ def test_engine_is_a_plain_loop(trained):
     return loss, optax.apply_updates(params, updates), new, state
 
   for number in (0, 3):
-    name, seed = tiny.RUNS[number]
-    strength = float(name == "orthograd")
+    method, seed = tiny.RUNS[number]
+    strength = method.strength
     run = jax.tree.map(lambda x, i=number: x[i], runs)
     key = jax.random.fold_in(jax.random.key(seed), 0)
     variables = models.init(model, key)
@@ -142,7 +141,7 @@ def test_engine_is_a_plain_loop(trained):
     optimizer = make(strength).init(params)
     loss = 0.0
     for epoch in range(2):
-      parts = map(np.asarray, train.batches(run, epoch, config))
+      parts = map(np.asarray, train.batches(run, epoch, 16)[:4])
       loss = 0.0
       for index, mask, offset, flip in zip(*parts, strict=True):
         take = [x[mask] for x in (index, offset, flip)]
@@ -154,7 +153,7 @@ def test_engine_is_a_plain_loop(trained):
         loss += float(this) * len(labels) / 70
     mine = jax.tree.map(lambda x, i=number: x[i], state)
     for ours, theirs in zip(
-      jax.tree.leaves((mine.params, mine.batch_stats)),
+      jax.tree.leaves(mine.weights),
       jax.tree.leaves((params, stats)),
       strict=True,
     ):
@@ -167,10 +166,10 @@ def test_engine_is_a_plain_loop(trained):
 def test_runs_are_paired():
   engine, runs, _ = start()
   state = engine.init(runs)
-  for leaf in jax.tree.leaves(state.params):
+  for leaf in jax.tree.leaves(state.weights.params):
     np.testing.assert_array_equal(leaf[0], leaf[1])
     np.testing.assert_array_equal(leaf[2], leaf[3])
-  kernel = state.params["Conv_0"]["kernel"]
+  kernel = state.weights.params["Conv_0"]["kernel"]
   assert not np.array_equal(kernel[0], kernel[2])
 
 
@@ -198,7 +197,7 @@ def test_devices_agree(trained):
   """Two sets of runs, and each batch in four: as on one device."""
   _, state, found = trained
   engine, other, also = train_all(devices=(2, 4))
-  kernel = other.params["Conv_0"]["kernel"]
+  kernel = other.weights.params["Conv_0"]["kernel"]
   assert len(kernel.sharding.device_set) == 8
   for ours, theirs in zip(
     jax.tree.leaves(other), jax.tree.leaves(state), strict=True
@@ -206,9 +205,9 @@ def test_devices_agree(trained):
     np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
   np.testing.assert_allclose(also["loss"], found["loss"], rtol=1e-4)
   images, labels = SAMPLE.test_images[:50], SAMPLE.test_labels[:50]
-  found, _ = evaluate.Evaluator(engine)(other, images, labels)
-  wanted, _ = evaluate.Evaluator(trained[0])(state, images, labels)
-  rows, expected = map(evaluate.rows, (found, wanted))
+  found = evaluate.Evaluator(engine)(other.evaluated, images, labels)
+  wanted = evaluate.Evaluator(trained[0])(state.evaluated, images, labels)
+  (rows, _), (expected, _) = map(evaluate.rows, (found, wanted))
   for row, one in zip(rows, expected, strict=True):
     loss = row["metrics"]["loss"]
     assert loss == pytest.approx(one["metrics"]["loss"], rel=1e-3)
@@ -218,7 +217,7 @@ def test_bfloat16_is_near(trained):
   _, _, found = trained
   config = dataclasses.replace(tiny.CONFIG, precision="bfloat16")
   _, state, also = train_all(config=config)
-  assert {x.dtype for x in jax.tree.leaves(state.params)} == {
+  assert {x.dtype for x in jax.tree.leaves(state.weights.params)} == {
     jnp.dtype("float32")
   }
   np.testing.assert_allclose(also["loss"], found["loss"], rtol=0.02)
@@ -228,16 +227,19 @@ def test_logits_and_metrics(trained):
   engine, state, _ = trained
   evaluator = evaluate.Evaluator(engine)
   images, labels = SAMPLE.test_images[:333], SAMPLE.test_labels[:333]
-  found, logits = evaluator(state, images, labels)
-  rows = evaluate.rows(found)
+  found = evaluator(state.evaluated, images, labels)
+  logits, (rows, ensembles) = found.logits, evaluate.rows(found)
+  assert not ensembles
   assert logits.shape == (4, 333, 10) and len(rows) == 4
-  one = jax.tree.map(lambda x: x[2], state)
+  one = jax.tree.map(lambda x: x[2], state.weights)
   expected = models.MODELS["small"]().apply(
-    {"params": one.params, "batch_stats": one.batch_stats},
+    one._asdict(),
     train.normalize(images),
   )
   np.testing.assert_allclose(logits[2], expected, atol=1e-4)
-  alone = evaluate.Evaluator(engine, "sequential").logits(state, images[:20])
+  alone = evaluate.Evaluator(engine, "sequential").logits(
+    state.weights, images[:20]
+  )
   np.testing.assert_allclose(alone, logits[:, :20], atol=1e-4)
   row = rows[2]
   for name, value in calibration.evaluate(expected, labels).items():
@@ -256,6 +258,32 @@ def test_logits_and_metrics(trained):
   assert row["metrics"]["weight_norm"] == pytest.approx(float(norm), rel=1e-5)
 
 
+def test_clean_temperature_and_ensembles(trained):
+  engine, state, _ = trained
+  evaluator = evaluate.Evaluator(engine)
+  labels = SAMPLE.test_labels[:333]
+  images, dark = SAMPLE.test_images[:333], SAMPLE.test_images[:333] // 3
+  pairs = ((0, 2), (1, 3))
+  clean = evaluator(state.evaluated, images, labels, None, pairs)
+  found = evaluator(state.evaluated, dark, labels, clean, pairs)
+  (*_, row), (pooled, _) = evaluate.rows(found)
+  fit, judge = calibration.split(labels)
+  for content, which in ((row, 3), (pooled, 4)):
+    temperature = float(
+      calibration.fit_temperature(clean.logits[which][fit], labels[fit])
+    )
+    loss = calibration.nll(
+      found.logits[which][judge] / temperature, labels[judge]
+    )
+    assert content["scaled_clean"]["loss"] == pytest.approx(
+      float(loss), rel=1e-3
+    )
+  p = jax.nn.softmax(found.logits[:4])
+  np.testing.assert_allclose(
+    jnp.exp(found.logits[4]), (p[0] + p[2]) / 2, rtol=1e-4, atol=1e-6
+  )
+
+
 def test_sets_of_images():
   clean, labels = evaluate.images_of("clean", SAMPLE)
   np.testing.assert_array_equal(clean, SAMPLE.test_images)
@@ -270,7 +298,7 @@ def test_sets_of_images():
 
 def test_memory(monkeypatch):
   """It grows with the network, the batch and what is kept of it."""
-  size = memory.bytes_per_run
+  size = lambda config, way: memory.bytes_per_run(config, SGD, way)
   config = Config()
   larger = dataclasses.replace(config, batch_size=128)
   assert 1.5 < size(larger, "patches") / size(config, "patches") < 2
@@ -280,7 +308,7 @@ def test_memory(monkeypatch):
   wide = dataclasses.replace(config, model="wrn28_10")
   assert size(wide, "unrolled") > 3 * size(config, "unrolled")
   mesh = train.make_mesh(2)
-  fit = memory.runs_that_fit
+  fit = lambda config, *rest: memory.runs_that_fit(config, SGD, *rest)
   assert fit(tiny.CONFIG, "patches", mesh) == 4 * 10
   room = (1 << 30) + 3.5 * size(config, "mixed")
   monkeypatch.setattr(memory, "device_memory", lambda: room)
@@ -291,7 +319,7 @@ def test_memory(monkeypatch):
 
 def test_what_can_not_be():
   with pytest.raises(ValueError, match="'fast'.*auto, patches.*sequential"):
-    train.Engine(tiny.CONFIG, method="fast")
+    train.Engine(tiny.CONFIG, convolutions="fast")
   with pytest.raises(ValueError, match="batch is 3.*number of devices"):
     train.make_mesh(3)
   config = dataclasses.replace(tiny.CONFIG, batch_size=12)

@@ -1,0 +1,324 @@
+"""Runs that train together: trained, evaluated, written down, checkpointed."""
+
+from collections.abc import Callable, Iterable, Iterator
+import dataclasses
+import hashlib
+import json
+import pathlib
+import time
+from typing import Any
+
+import jax
+from jax.experimental import multihost_utils
+import numpy as np
+
+from experiments import cifar
+from experiments.config import Method, Run, Study
+from experiments.engine import evaluate, train
+from experiments.engine.checkpoints import Checkpoints
+from experiments.engine.progress import Eta
+from experiments.engine.rows import Missing, Rows, environment, now
+from experiments.files import replacing
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """How a study is run; what is found does not depend on it.
+
+  Attributes:
+    method: how convolutions are computed: of :data:`train.CONVOLUTIONS`, or
+      "auto".
+    batch_devices: how many devices share each batch.
+    group_size: runs that train together; None for what
+      :func:`memory.runs_that_fit` says.
+    checkpoint_every: epochs between checkpoints; None for 10, or a twentieth of
+      all if that is more.
+    save_logits: whether to keep the logits of every set, as .npy files.
+    corrupted: where the published CIFAR-10-C is, to use it.
+  """
+
+  method: str = "auto"
+  batch_devices: int = 1
+  group_size: int | None = None
+  checkpoint_every: int | None = None
+  save_logits: bool = False
+  corrupted: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Workshop:
+  """What all groups of a study share.
+
+  Attributes:
+    study: whose groups.
+    folder: of the study.
+    options: how it is run.
+    rows: of the folder.
+    data: to train on.
+    sets: to evaluate on.
+    engine: that trains.
+    evaluator: that evaluates.
+    say: is told of progress.
+  """
+
+  study: Study
+  folder: pathlib.Path
+  options: Options
+  rows: Rows
+  data: cifar.Cifar10
+  sets: evaluate.Sets
+  engine: train.Engine
+  evaluator: evaluate.Evaluator
+  say: Callable[[str], object]
+
+
+def manifest(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
+  """What tells a group's checkpoints from those of others."""
+  return {
+    "config_hash": study.config.hash,
+    "diagnostics": study.diagnostics,
+    "runs": [[dataclasses.asdict(run.method), run.seed] for run in runs],
+  }
+
+
+def begun(study: Study, folder: pathlib.Path) -> Iterator[list[Run]]:
+  """Groups of a folder that have checkpoints, and are of the study's kind."""
+  for path in sorted(folder.glob("checkpoints/*/runs.json")):
+    found = json.loads(path.read_text())
+    if found | {"runs": []} == manifest(study, []):
+      yield [Run(Method(**method), seed) for method, seed in found["runs"]]
+
+
+class Group:
+  """Runs that train together, and their checkpoints."""
+
+  def __init__(self, shop: Workshop, runs: list[Run], label: str):
+    self.shop, self.study, self.runs, self.label = shop, shop.study, runs, label
+    self.missing = Missing(shop.study, shop.rows)
+    self.start = time.monotonic()
+    self.begun: list[tuple[int, Any]] = []  # epochs that are to be looked at
+    text = json.dumps(manifest(shop.study, runs))
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    self.folder = shop.folder / "checkpoints" / name
+    if jax.process_index() == 0:
+      self.folder.mkdir(parents=True, exist_ok=True)
+      with replacing(self.folder / "runs.json") as temporary:
+        temporary.write_text(text)
+    meet(name)
+
+  def complete(self) -> None:
+    """Trains from the last checkpoint on, and makes all rows on the way."""
+    engine, epochs = self.shop.engine, self.study.config.epochs
+    every = self.shop.options.checkpoint_every or max(10, epochs // 20)
+    runs = engine.place(self.runs, self.shop.data.train_labels)
+    images = engine.replicate(self.shop.data.train_images)
+    labels = engine.replicate(self.shop.data.train_labels)
+    with Checkpoints(self.folder) as checkpoints:
+      done, state = self._restore(checkpoints, runs)
+      self._evaluate(done, state)
+      eta = Eta(epochs - done)
+      for epoch in range(done + 1, epochs + 1):
+        state, found = engine.epoch(state, runs, epoch - 1, images, labels)
+        evaluated = epoch in self.study.epochs_evaluated()
+        corrupted = len(self.study.datasets(epoch)) > 2
+        save = epoch % every == 0 or epoch == epochs or corrupted
+        self.begun.append((epoch, found))
+        if not self._look(eta, wait=evaluated or save):
+          return
+        if evaluated:
+          self._append("train", epoch, self._training(train.gather(found)))
+        if save:
+          checkpoints.save(epoch, state)
+        if evaluated:
+          self._evaluate(epoch, state)
+        if evaluated or save:
+          eta.restart()
+
+  def _restore(
+    self, checkpoints: Checkpoints, runs: train.Runs
+  ) -> tuple[int, train.State]:
+    """The last epoch and the state after it."""
+    engine, done = self.shop.engine, checkpoints.epoch
+    if done and self._lacks_rows_before(done):
+      checkpoints.delete()
+      done = 0
+    if not done:
+      return 0, engine.init(runs)
+    shapes = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=engine.by_run),
+      jax.eval_shape(engine.init, runs),
+    )
+    self.shop.say(f"{self.label}: goes on after epoch {done}")
+    return done, checkpoints.restore(shapes)
+
+  def _lacks_rows_before(self, done: int) -> bool:
+    """Whether rows are missing that a checkpoint is too late for.
+
+    So it is when a study is to be evaluated more often than it was.
+    """
+    wanted = [run for run in self.runs if run in self.study.runs]
+    return any(
+      "train" in missing or (epoch < done and missing)
+      for epoch in self.study.epochs_evaluated()
+      if epoch <= done
+      for run in wanted
+      for missing in [self.missing.datasets(run, epoch)]
+    )
+
+  def _look(self, eta: Eta, wait: bool) -> bool:
+    """Tells of epochs and records runs that diverged; whether any has not.
+
+    Unless it has to wait, while the device is at one epoch, the host looks at
+    the one before.
+    """
+    # Processes would gather an epoch's results only after the next one.
+    ahead = 0 if wait or jax.process_count() > 1 else 1
+    while len(self.begun) > ahead:
+      epoch, found = self.begun.pop(0)
+      found = train.gather(found)
+      self.shop.say(f"{self.label}: {self._line(epoch, found, eta)}")
+      self._note_diverged(epoch, found)
+      if all(map(self.missing.diverged, self.runs)):
+        self.shop.say(f"{self.label}: every run has diverged")
+        return False
+    return True
+
+  def _note_diverged(self, epoch: int, found: dict[str, np.ndarray]) -> None:
+    finite = np.isfinite(found["loss"]) & np.isfinite(found["weight_norm"])
+    contents = self._training(found)
+    self._write(
+      self._row(run, epoch, "diverged", contents[i])
+      for i, run in enumerate(self.runs)
+      if not finite[i] and not self.missing.diverged(run)
+    )
+
+  def _training(self, found: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    return [
+      {"metrics": {k: evaluate.shortest(v[i]) for k, v in found.items()}}
+      for i in range(len(self.runs))
+    ]
+
+  def _evaluate(self, epoch: int, state: train.State) -> None:
+    """Makes missing rows; while one set is computed, sends the next."""
+    if epoch not in self.study.epochs_evaluated():
+      return
+    missing = {
+      dataset
+      for run in self.runs
+      for dataset in self.missing.datasets(run, epoch)
+    }
+    datasets = [d for d in self.study.datasets(epoch)[1:] if d in missing]
+    ensembles = tuple(members for _, members in self._ensembles())
+    sets, clean, before = self.shop.sets, None, None
+    # Clean images come first: the others are judged by their temperature, too.
+    for dataset in dict.fromkeys(["clean", *datasets] if datasets else []):
+      sets.ask([dataset])
+      found = self.shop.evaluator(
+        state.evaluated, *sets[dataset], clean, ensembles
+      )
+      clean = clean or found
+      # Not before: the compiler timed programs in there, and undisturbed.
+      sets.ask(self.study.datasets(self.study.config.epochs)[2:])
+      if before is not None:
+        self._finish(epoch, *before)
+      before = dataset, found
+    if before is not None:
+      self._finish(epoch, *before)
+
+  def _ensembles(self) -> list[tuple[str, tuple[int, ...]]]:
+    """Their names in rows, and the numbers of the runs in each."""
+    sizes = self.study.ensembles
+    found = []
+    for method in dict.fromkeys(run.method for run in self.runs):
+      mine = [i for i, run in enumerate(self.runs) if run.method == method]
+      for start in range(0, len(mine), max(sizes, default=1)):
+        found += [
+          (f"{method.name} ensemble of {n}", tuple(mine[start : start + n]))
+          for n in sizes
+          if start + n <= len(mine)
+        ]
+    return found
+
+  def _finish(self, epoch: int, dataset: str, found: evaluate.Found) -> None:
+    """Writes down what was found on a set of images."""
+    contents, pooled = evaluate.rows(found)
+    if self.shop.options.save_logits:
+      self._save_logits(dataset, epoch, train.gather(found.logits))
+    ensembles = [
+      self._row(self.runs[members[0]], epoch, dataset, content)
+      | {"optimizer": name, "members": [self.runs[i].seed for i in members]}
+      for (name, members), content in zip(
+        self._ensembles(), pooled, strict=True
+      )
+      if not any(self.missing.diverged(self.runs[i]) for i in members)
+    ]
+    # Before the runs' rows: where a crash cuts some off, a run's are missing,
+    # and so all are made again.
+    self._append(dataset, epoch, contents, first=ensembles)
+    self.shop.say(f"{self.label}: evaluated on {dataset}")
+
+  def _append(self, dataset, epoch, contents, first=()) -> None:
+    new = [
+      self._row(run, epoch, dataset, content)
+      for run, content in zip(self.runs, contents, strict=False)
+      if not self.missing.diverged(run)
+    ]
+    self._write([*first, *new])
+
+  def _save_logits(self, dataset: str, epoch: int, logits: np.ndarray) -> None:
+    if jax.process_index() > 0:
+      return
+    folder = self.shop.folder / "logits"
+    folder.mkdir(exist_ok=True)
+    for run, array in zip(self.runs, logits, strict=False):
+      name = dataset.replace("/", "-")
+      path = folder / f"{run.method.name}-{run.seed}-{epoch}-{name}.npy"
+      with replacing(path) as temporary, temporary.open("wb") as file:
+        np.save(file, array)
+
+  def _row(self, run: Run, epoch: int, dataset: str, content) -> dict[str, Any]:
+    config = self.study.config
+    return {
+      "study": self.study.name,
+      "model": config.model,
+      "optimizer": run.method.name,
+      "seed": run.seed,
+      "epoch": epoch,
+      "dataset": dataset,
+      **content,
+      "config": dataclasses.asdict(config),
+      "config_hash": config.hash,
+      "training": dataclasses.asdict(run.method),
+      "precision": config.precision,
+      "method": self.shop.engine.convolutions,
+      "corruptions": "published" if self.shop.options.corrupted else "made",
+      "runs_at_once": len(self.runs),
+      "wall_time": round(time.monotonic() - self.start, 3),
+      "time": now(),
+      **environment(),
+    }
+
+  def _write(self, rows: Iterable[dict[str, Any]]) -> None:
+    if jax.process_index() == 0:
+      self.shop.rows.append(rows)
+    else:  # The others only keep in mind what is there.
+      self.shop.rows.note(rows)
+
+  def _line(self, epoch: int, found: dict[str, np.ndarray], eta: Eta) -> str:
+    config = self.study.config
+    words = [f"epoch {epoch}/{config.epochs}"]
+    for name in dict.fromkeys(run.method.name for run in self.runs):
+      mine = [i for i, run in enumerate(self.runs) if run.method.name == name]
+      loss, top1 = (
+        float(np.mean(found[key][mine])) for key in ("loss", "top1")
+      )
+      words.append(f"{name} loss {loss:.3f} accuracy {top1:.1f} %")
+    images = 10 * config.per_class * len(self.runs)
+    words += [f"{images / eta.tick():,.0f} img/s", f"{eta} left"]
+    return " · ".join(words)
+
+
+def meet(name: str) -> None:
+  """Waits for the other processes, if there are any."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(name)

@@ -1,0 +1,194 @@
+"""A method's parts, computed: optimizer, schedule, ⊥Grad, loss, mixup.
+
+What is a number in a :class:`~experiments.config.Method` is an array here. In
+what a run does on its own (:func:`per_example_loss`, :func:`mix`) it has no
+axes; in what runs do together (:func:`init`, :func:`update`) it has one entry
+for each run, as every other array.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from experiments.config import Method
+from experiments.engine import losses, optimizers
+from orthograd_optax import orthograd
+
+LOSSES = {
+  "cross_entropy": lambda x, y, m: losses.cross_entropy(x, y),
+  "label_smoothing": lambda x, y, m: losses.label_smoothing(x, y, m.smoothing),
+  "focal": lambda x, y, m: losses.focal(x, y, m.focus),
+  "flsd53": lambda x, y, m: losses.focal_sample_dependent(x, y),
+  "mbls": lambda x, y, m: losses.margin_smoothing(
+    x, y, m.margin, m.margin_weight
+  ),
+  "logit_norm": lambda x, y, m: losses.logit_norm(x, y, m.temperature),
+}
+# Kinds of parameters, of `models.kinds`, that ⊥Grad acts on.
+WHERE = {
+  "all": lambda kind: True,
+  "head": lambda kind: kind.startswith("dense"),
+  "body": lambda kind: not kind.startswith("dense"),
+  "norms": lambda kind: kind.startswith("norm"),
+  "normed_kernels": lambda kind: kind == "kernel, then norm",
+  "none": lambda kind: False,
+}
+
+
+class OptimizerState(NamedTuple):
+  """Of ⊥Grad, and of the optimizer behind it."""
+
+  orthograd: Any
+  base: Any
+
+
+class Mix(NamedTuple):
+  """With which images of its batch a batch is mixed, and in which shares."""
+
+  partner: jax.Array  # (images,), positions in the batch
+  share: jax.Array  # of the batch itself
+
+
+def per_example_loss(
+  method: Method, logits: jax.Array, labels: jax.Array
+) -> jax.Array:
+  """What a step minimizes the mean of."""
+  return LOSSES[method.loss](logits, labels, method)
+
+
+def learning_rate(method: Method, progress: Any) -> jax.Array:
+  """At a step, by the share of all steps that came before it."""
+  rate = jnp.asarray(method.learning_rate)
+  if method.schedule == "constant":
+    return rate
+  warm = jnp.minimum(progress / jnp.maximum(method.warm_up, 1e-12), 1.0)
+  rest = (progress - method.warm_up) / (1 - method.warm_up)
+  cosine = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip(rest, 0.0, 1.0)))
+  return rate * jnp.where(progress < method.warm_up, warm, cosine)
+
+
+def strength(method: Method, progress: Any) -> jax.Array:
+  """Of ⊥Grad, likewise."""
+  change = jnp.asarray(method.strength_at_end) - method.strength
+  return method.strength + progress * change
+
+
+def _project(method: Method, kinds: Any, at: Any, eps: float, **options: Any):
+  """⊥Grad of all runs, which are the first axis of every parameter."""
+  if method.where == "none":
+    return optax.identity()
+  mask = None
+  if method.where != "all":
+    mask = jax.tree.map(WHERE[method.where], kinds)
+  return orthograd(
+    renormalize=method.renormalize,
+    eps=eps,
+    strength=at,
+    partition=method.partition,
+    batch_axes=0,
+    mask=mask,
+    **options,
+  )
+
+
+def _base(method: Method, kinds: Any) -> optax.GradientTransformation:
+  """The optimizer of one run; its updates are yet to be scaled."""
+
+  def decay_of(kind):
+    head = kind.startswith("dense")
+    return method.weight_decay * (method.head_decay if head else 1.0)
+
+  decay = jax.tree.map(decay_of, kinds)
+  if method.base == "sgd":
+    return optimizers.sgd(decay, method.momentum, method.nesterov)
+  if method.base == "sgdp":
+    return optimizers.sgdp(decay, method.momentum, method.nesterov)
+  if method.base == "muon":
+    hidden = jax.tree.map(lambda kind: kind.startswith("kernel"), kinds)
+    return optimizers.muon(decay, hidden)
+  return {"adamw": optimizers.adamw, "lion": optimizers.lion}[method.base](
+    decay
+  )
+
+
+def init(
+  method: Method, kinds: Any, params: Any, **options: Any
+) -> OptimizerState:
+  """The optimizer's state.
+
+  Args:
+    method: of all runs.
+    kinds: of parameters, a tree of their structure.
+    params: of all runs.
+    **options: of ⊥Grad.
+  """
+  projection = _project(method, kinds, 1.0, 0.0, **options)
+  base = lambda method, params: _base(method, kinds).init(params)
+  return OptimizerState(projection.init(params), jax.vmap(base)(method, params))
+
+
+def update(
+  method: Method,
+  kinds: Any,
+  grads: Any,
+  state: OptimizerState,
+  params: Any,
+  progress: Any,
+  eps: float,
+  **options: Any,
+) -> tuple[Any, OptimizerState]:
+  """The parameters after a step, and the optimizer's new state.
+
+  Args:
+    method: of all runs.
+    kinds: as in :func:`init`.
+    grads: of all runs.
+    state: of the optimizer.
+    params: of all runs.
+    progress: the share of all steps that came before this one.
+    eps: of ⊥Grad.
+    **options: of ⊥Grad.
+  """
+  projection = _project(
+    method, kinds, strength(method, progress), eps, **options
+  )
+  # Not mapped over the runs: ⊥Grad packs what it knows to be one array.
+  grads, projected = projection.update(grads, state.orthograd, params)
+
+  @jax.vmap
+  def step(method, rate, grads, state, params):
+    updates, state = _base(method, kinds).update(grads, state, params)
+    updates = optax.tree.scale(-rate, updates)
+    return optax.apply_updates(params, updates), state
+
+  rates = learning_rate(method, progress)
+  params, base = step(method, rates, grads, state.base, params)
+  return params, OptimizerState(projected, base)
+
+
+def mix(method: Method, key: jax.Array, mask: jax.Array) -> Mix | None:
+  """Mixup of one batch, whose images are those where the mask is true."""
+  if method.augmentation != "mixup":
+    return None
+  order, share = jax.random.split(key)
+  noise = jax.random.uniform(order, mask.shape)
+  partner = jnp.argsort(jnp.where(mask, noise, 2.0))  # images before none
+  return Mix(partner, jax.random.beta(share, method.mixing, method.mixing))
+
+
+def ascend(method: Method, params: Any, grads: Any) -> Any:
+  """Where SAM takes its gradient: a radius away, along the first one."""
+  grads = optax.tree.cast(grads, jnp.float32)
+  norm = optax.tree.norm(grads)
+  scale = method.radius / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny)
+  return optax.tree.add_scale(params, scale, grads)
+
+
+def average(method: Method, mean: Any, new: Any, steps: Any) -> Any:
+  """The runs' average of weights over steps, after so many and a new one."""
+  # The first steps count for more, lest it be of the initial weights.
+  keep = jnp.minimum(jnp.asarray(method.averaging), (1 + steps) / (10 + steps))
+  mix = lambda k, a, b: jax.tree.map(lambda a, b: k * a + (1 - k) * b, a, b)
+  return jax.vmap(mix)(keep, mean, new)

@@ -1,0 +1,320 @@
+"""Base optimizers of one run, which the engine maps over runs.
+
+Each is an optax transformation from gradients to the *direction*: what the
+engine multiplies by -learning_rate × schedule and adds to the parameters.
+Weight decay is part of the direction.
+
+Hyperparameters are scalars and may be traced, but for booleans: runs with
+different ones share a compiled program. `decay` is a tree of scalars like the
+parameters, so that the head's weight decay may differ. Kernels are HWIO and
+dense kernels (inputs, outputs): the output is the last axis. Gradients may have
+less precision than the parameters; states and directions have the parameters'.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+import optax
+from optax import contrib
+
+
+def _cast() -> optax.GradientTransformation:
+  """Gradients in the parameters' dtype, so that moments don't round."""
+
+  def update(updates, params):
+    return jax.tree.map(lambda g, w: g.astype(w.dtype), updates, params)
+
+  return optax.stateless(update)
+
+
+def _add_decay(decay: Any) -> optax.GradientTransformation:
+  """Adds decay × w, with each leaf's own decay."""
+
+  def update(updates, params):
+    add = lambda u, w, d: u + d * w
+    return jax.tree.map(add, updates, params, decay)
+
+  return optax.stateless(update)
+
+
+def sgd(
+  decay: Any, momentum: ArrayLike, nesterov: bool = False
+) -> optax.GradientTransformation:
+  r"""SGD with momentum, and with weight decay as part of the gradient.
+
+  .. math::
+    m_t = \mu m_{t-1} + g_t + \lambda w_{t-1}
+
+  As ``torch.optim.SGD``: the direction is :math:`m_t`, or with Nesterov's
+  momentum :math:`g_t + \lambda w_{t-1} + \mu m_t`.
+
+  Args:
+    decay: λ, a tree of scalars like the parameters.
+    momentum: μ, from 0 to 1.
+    nesterov: whether the momentum is Nesterov's.
+
+  Returns:
+    The transformation from gradients to directions.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> params, grads = {"w": jnp.array(2.0)}, {"w": jnp.array(1.0)}
+    >>> optimizer = sgd({"w": 0.5}, 0.9)
+    >>> state = optimizer.init(params)
+    >>> direction, state = optimizer.update(grads, state, params)
+    >>> print(direction["w"])
+    2.0
+  """
+  return optax.chain(
+    _cast(), _add_decay(decay), optax.trace(momentum, nesterov)
+  )
+
+
+def adamw(
+  decay: Any,
+  b1: ArrayLike = 0.9,
+  b2: ArrayLike = 0.999,
+  eps: ArrayLike = 1e-8,
+) -> optax.GradientTransformation:
+  """AdamW: Adam, with weight decay beside it.
+
+  Args:
+    decay: a tree of scalars like the parameters.
+    b1: of the first moment.
+    b2: of the second moment.
+    eps: added to the second moment's root.
+
+  Returns:
+    The transformation from gradients to directions.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> params, grads = {"w": jnp.array(2.0)}, {"w": jnp.array(3.0)}
+    >>> optimizer = adamw({"w": 0.5})
+    >>> state = optimizer.init(params)
+    >>> direction, state = optimizer.update(grads, state, params)
+    >>> print(f"{direction['w']:.3f}")
+    2.000
+
+  References:
+    Loshchilov and Hutter, `Decoupled Weight Decay Regularization
+    <https://arxiv.org/abs/1711.05101>`_, 2019
+  """
+  adam = optax.scale_by_adam(b1, b2, eps)
+  return optax.chain(_cast(), adam, _add_decay(decay))
+
+
+def lion(
+  decay: Any, b1: ArrayLike = 0.9, b2: ArrayLike = 0.99
+) -> optax.GradientTransformation:
+  """Lion: the sign of a momentum, with weight decay beside it.
+
+  Args:
+    decay: a tree of scalars like the parameters.
+    b1: weighs the momentum against the gradient in the sign.
+    b2: of the momentum that is kept.
+
+  Returns:
+    The transformation from gradients to directions.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> params, grads = {"w": jnp.array(2.0)}, {"w": jnp.array(-3.0)}
+    >>> optimizer = lion({"w": 0.25})
+    >>> state = optimizer.init(params)
+    >>> direction, state = optimizer.update(grads, state, params)
+    >>> print(direction["w"])
+    -0.5
+
+  References:
+    Chen et al., `Symbolic Discovery of Optimization Algorithms
+    <https://arxiv.org/abs/2302.06675>`_, 2023
+  """
+  return optax.chain(_cast(), optax.scale_by_lion(b1, b2), _add_decay(decay))
+
+
+def _sides(x: Any) -> tuple[int, int]:
+  """Rows and columns of a kernel as a matrix (all inputs, outputs)."""
+  return x.size // x.shape[-1], x.shape[-1]
+
+
+def _orthogonalize(updates: Any) -> Any:
+  """Each leaf U S Vᵀ as about U Vᵀ, as a matrix (all inputs, outputs)."""
+
+  def dimensions(x):
+    rows, columns = _sides(x)
+    inputs, outputs = tuple(range(x.ndim - 1)), (x.ndim - 1,)
+    # A transposed matrix gives the same, but optax 0.2.6 also scales by
+    # √(output / reduction) where that is above 1. So the longer side reduces.
+    if rows < columns:
+      inputs, outputs = outputs, inputs
+    return contrib.MuonDimensionNumbers(inputs, outputs)
+
+  # Without its momentum, which is corrected for bias, unlike the paper's.
+  newton_schulz = contrib.scale_by_muon(
+    beta=0.0,
+    nesterov=False,
+    weight_dimension_numbers=lambda tree: jax.tree.map(dimensions, tree),
+  )
+  return newton_schulz.update(updates, newton_schulz.init(updates))[0]
+
+
+def muon(
+  decay: Any,
+  hidden: Any,
+  momentum: ArrayLike = 0.95,
+  rms: ArrayLike = 0.2,
+  b1: ArrayLike = 0.9,
+  b2: ArrayLike = 0.999,
+  eps: ArrayLike = 1e-8,
+) -> optax.GradientTransformation:
+  r"""Muon for hidden layers' kernels, AdamW for all else.
+
+  .. math::
+    m_t = \mu m_{t-1} + g_t, \quad
+    u_t = 0.2 \sqrt{\max(\text{rows}, \text{columns})} \;
+      \mathrm{NewtonSchulz}_5(g_t + \mu m_t)
+
+  A kernel HWIO counts as a matrix of H·W·I rows and O columns.
+
+  There is one learning rate: an orthogonal matrix has entries of root mean
+  square :math:`1 / \sqrt{\max(\text{rows}, \text{columns})}`, so Muon's updates
+  have about 0.2, which is what AdamW's have in practice. So it is AdamW's, for
+  both. Weight decay stands beside either.
+
+  Args:
+    decay: a tree of scalars like the parameters.
+    hidden: a tree of booleans like the parameters, false for the head's. Leaves
+      of fewer than two axes go by AdamW in any case.
+    momentum: μ, of Muon's momentum, which is Nesterov's.
+    rms: root mean square of Muon's updates.
+    b1: of AdamW's first moment.
+    b2: of AdamW's second moment.
+    eps: added to the second moment's root.
+
+  Returns:
+    The transformation from gradients to directions.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> params = {"inner": jnp.zeros((2, 2)), "head": jnp.ones((2, 2))}
+    >>> grads = {"inner": 7 * jnp.eye(2), "head": jnp.ones((2, 2))}
+    >>> decay = {"inner": 0.0, "head": 1.0}
+    >>> optimizer = muon(decay, hidden={"inner": True, "head": False})
+    >>> state = optimizer.init(params)
+    >>> direction, state = optimizer.update(grads, state, params)
+    >>> rms = jnp.sqrt(jnp.mean(direction["inner"] ** 2))
+    >>> print(f"{rms:.1f} {direction['head'][0, 0]:.1f}")
+    0.2 2.0
+
+  References:
+    Jordan et al., `Muon: An optimizer for hidden layers in neural networks
+    <https://kellerjordan.github.io/posts/muon/>`_, 2024
+
+    Liu et al., `Muon is Scalable for LLM Training
+    <https://arxiv.org/abs/2502.16982>`_, 2025
+  """
+
+  def labels(params):
+    by_muon = lambda x, hidden: hidden and x.ndim > 1
+    label = lambda *args: "muon" if by_muon(*args) else "adam"
+    return jax.tree.map(label, params, hidden)
+
+  def match_rms(updates, _):
+    scale = lambda x: rms * max(_sides(x)) ** 0.5 * x
+    return jax.tree.map(scale, _orthogonalize(updates))
+
+  by_muon = optax.chain(
+    optax.trace(momentum, nesterov=True), optax.stateless(match_rms)
+  )
+  by_adam = optax.scale_by_adam(b1, b2, eps)
+  return optax.chain(
+    _cast(),
+    optax.partition({"muon": by_muon, "adam": by_adam}, labels),
+    _add_decay(decay),
+  )
+
+
+def _project(w, g, u, channels: int, delta, eps):
+  """u less its part along w, each of so many columns by itself.
+
+  Returns:
+    Whether g is nearly orthogonal to w in all columns, and the projected u.
+  """
+  shape = u.shape
+  w, g, u = (x.reshape(-1, channels) for x in (w, g, u))
+  dot = lambda x, y: jnp.sum(x * y, axis=0, keepdims=True)
+  norm = lambda x: jnp.sqrt(dot(x, x))
+  lengths = jnp.maximum(norm(w), eps) * jnp.maximum(norm(g), eps)
+  cosine = jnp.max(jnp.abs(dot(w, g) / lengths))
+  unit = w / (norm(w) + eps)
+  projected = u - unit * dot(unit, u)
+  return cosine < delta / len(w) ** 0.5, projected.reshape(shape)
+
+
+def sgdp(
+  decay: Any,
+  momentum: ArrayLike,
+  nesterov: bool = True,
+  delta: ArrayLike = 0.1,
+  decay_ratio: ArrayLike = 0.1,
+  eps: ArrayLike = 1e-8,
+) -> optax.GradientTransformation:
+  r"""SGDP: SGD that takes no steps along scale-invariant weights.
+
+  A kernel counts as scale-invariant if its gradient is nearly orthogonal to
+  it: :math:`|\cos(g, w)| < \delta / \sqrt{d}` for all of its output channels,
+  of d weights each, or else for all of it. Then the update loses its part along
+  the weights, of each channel or of all, and the weight decay λ becomes
+  `decay_ratio` λ. The direction is
+
+  .. math:: \Pi(u_t) + \frac{\text{ratio}}{1 - \mu} \lambda w_{t-1}
+
+  for SGD's :math:`u_t` without weight decay. The momentum is kept as it is
+  before the projection. Leaves of fewer than two axes are not projected.
+
+  Args:
+    decay: λ, a tree of scalars like the parameters.
+    momentum: μ, from 0 to below 1.
+    nesterov: whether the momentum is Nesterov's.
+    delta: δ, the bound on the cosine; 0 never projects.
+    decay_ratio: what the weight decay is multiplied by where updates are
+      projected.
+    eps: the least norm.
+
+  Returns:
+    The transformation from gradients to directions.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> params = {"w": jnp.array([[1.0], [0.0]])}
+    >>> grads = {"w": jnp.array([[0.0], [1.0]])}  # orthogonal to them
+    >>> optimizer = sgdp({"w": 0.5}, 0.5)
+    >>> state = optimizer.init(params)
+    >>> direction, state = optimizer.update(grads, state, params)
+    >>> [f"{x:.3f}" for x in direction["w"].ravel()]  # 0.5 · 0.1 / (1 - 0.5)
+    ['0.100', '1.500']
+
+  References:
+    Heo et al., `AdamP: Slowing Down the Slowdown for Momentum Optimizers on
+    Scale-invariant Weights <https://arxiv.org/abs/2006.08217>`_, 2021
+  """
+  trace = optax.trace(momentum, nesterov)
+
+  def direction(w, g, u, decay):
+    ratio, projected = 1.0, u
+    # The layer first: where both are nearly orthogonal, the channels win.
+    for channels in (1, w.shape[-1]) if w.ndim > 1 else ():
+      invariant, tangent = _project(w, g, u, channels, delta, eps)
+      projected = jnp.where(invariant, tangent, projected)
+      ratio = jnp.where(invariant, decay_ratio, ratio)
+    return projected + decay * ratio / (1 - momentum) * w
+
+  def update(updates, state, params=None):
+    grads = updates
+    updates, state = trace.update(grads, state)
+    return jax.tree.map(direction, params, grads, updates, decay), state
+
+  return optax.chain(_cast(), optax.GradientTransformation(trace.init, update))

@@ -1,0 +1,88 @@
+"""Settings that are parsed from text and checked by rules.
+
+A rule stands beside its field, in the metadata of a dataclass.
+"""
+
+import dataclasses
+import itertools
+import operator
+from typing import Any
+
+from experiments.files import UserError
+
+RULES = {
+  "at_least": operator.ge,
+  "above": operator.gt,
+  "below": operator.lt,
+  "at_most": operator.le,
+  "one_of": lambda value, allowed: value in allowed,
+}
+
+
+class ConfigError(UserError, ValueError):
+  """A setting that is unknown or can't be, and what it can be."""
+
+
+def field(default: Any, **rule: Any) -> Any:
+  """A field, of its default's type, and what it may be.
+
+  Args:
+    default: its default; None for a float of the recipe.
+    **rule: ``at_least``, ``above``, ``below``, ``at_most`` or ``one_of``; of a
+      tuple that is for each of its entries, and ``each`` their type.
+  """
+  return dataclasses.field(default=default, metadata={"rule": rule})
+
+
+def kind(field: dataclasses.Field) -> type:
+  """Its type."""
+  return float if field.default is None else type(field.default)
+
+
+def parse(field: dataclasses.Field, text: str) -> Any:
+  """Its value, from a command line; it is not checked yet."""
+  type_ = kind(field)
+  try:
+    if type_ is bool:
+      return {"true": True, "false": False}[text.lower()]
+    if type_ is tuple:
+      rule = field.metadata["rule"]
+      if text == "all" and "one_of" in rule:
+        return tuple(rule["one_of"])
+      return tuple(map(rule.get("each", str), filter(None, text.split(","))))
+    return type_(text)
+  except (KeyError, ValueError):
+    name = "true or false" if type_ is bool else f"of type {type_.__name__}"
+    name = "whole numbers" if type_ is tuple else name
+    raise ConfigError(
+      f"{field.name} is {text!r}, but must be {name}."
+    ) from None
+
+
+def check(config: Any) -> None:
+  """Raises a ConfigError if a field of a dataclass breaks its rule."""
+  for field in dataclasses.fields(config):
+    value = getattr(config, field.name)
+    if not field.metadata or (value is None and field.default is None):
+      continue
+    allowed = (float, int) if kind(field) is float else (kind(field),)
+    if type(value) not in allowed:
+      name = kind(field).__name__
+      raise ConfigError(
+        f"{field.name} is {value!r}, but must be of type {name}."
+      )
+    values = value if isinstance(value, tuple) else (value,)
+    for (rule, limit), v in itertools.product(
+      field.metadata["rule"].items(), values
+    ):
+      if rule in RULES and not RULES[rule](v, limit):
+        limit = ", ".join(limit) if rule == "one_of" else limit
+        must = f"must be {rule.replace('_', ' ')} {limit}"
+        raise ConfigError(f"{field.name} is {v!r}, but {must}.")
+    check_distinct(field.name, values)
+
+
+def check_distinct(name: str, values: tuple[Any, ...]) -> None:
+  if len(set(values)) < len(values):
+    listed = ", ".join(map(str, values))
+    raise ConfigError(f"{name} has one twice: {listed}.")
