@@ -96,25 +96,25 @@ def list_studies(args: argparse.Namespace) -> None:
 
 
 def show(args: argparse.Namespace) -> None:
-  from experiments.report import study
+  from experiments import report
 
-  print(study.show(args.folder))
+  print(report.show(args.folder))
 
 
 def keep(args: argparse.Namespace) -> None:
-  from experiments.report import kept
+  from experiments import report
 
-  for path in kept.keep(args.folder):
+  for path in report.keep(args.folder):
     print(f"Wrote {path}.")
 
 
 def write_report(args: argparse.Namespace) -> None:
-  from experiments.report import replication, study
+  from experiments import report
 
   if args.folder is None:
-    print(replication.write(args.output))
+    print(report.write_replication(args.output))
   else:
-    print(study.write(args.folder))
+    print(report.write_study(args.folder))
 
 
 def _prepare_devices(args: argparse.Namespace) -> None:
