@@ -134,17 +134,17 @@ def list_(args: argparse.Namespace) -> None:
 @command(FOLDER)
 def show(args: argparse.Namespace) -> None:
   """a table of what a study's folder has"""
-  from experiments.report import study
+  from experiments import report
 
-  print(study.show(args.folder))
+  print(report.show(args.folder))
 
 
 @command(argument("folder", type=PATH, nargs="+", help="of studies"))
 def keep(args: argparse.Namespace) -> None:
   """copy rows to experiments/results, for the report"""
-  from experiments.report import kept
+  from experiments import report
 
-  for path in kept.keep(args.folder):
+  for path in report.keep(args.folder):
     print(f"Wrote {path}.")
 
 
@@ -157,15 +157,15 @@ def keep(args: argparse.Namespace) -> None:
     help="of report.html, README.md and pictures (experiments/results)",
   ),
 )
-def report(args: argparse.Namespace) -> None:
+def report_(args: argparse.Namespace) -> None:
   """write the replication of the paper, from the rows that are kept: a page
   and Markdown; or, given a study's folder, a page of that study"""
-  from experiments.report import replication, study
+  from experiments import report
 
   if args.folder is None:
-    print(replication.write(args.output))
+    print(report.write_replication(args.output))
   else:
-    print(study.write(args.folder))
+    print(report.write_study(args.folder))
 
 
 def _study(args: argparse.Namespace) -> tuple[Any, pathlib.Path]:

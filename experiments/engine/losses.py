@@ -140,8 +140,8 @@ def margin_smoothing(
 
   .. math:: -\log p_y + \frac{\lambda}{K} \sum_k \max(0, \max_j l_j - l_k - m)
 
-  The penalty is the *mean* over classes, as in the authors' code, by which
-  their settings m = 10, λ = 0.1 are meant. Their paper writes a sum.
+  The penalty is the *mean* over classes, as in the authors' code, with which
+  they set m = 10, λ = 0.1. A sum over classes is this loss with K λ for λ.
 
   Args:
     logits: (n, K).
@@ -172,8 +172,8 @@ def logit_norm(logits: Array, labels: Array, temperature: ArrayLike) -> Array:
   r"""LogitNorm: cross-entropy of the logits' direction.
 
   The loss is the cross-entropy of :math:`l / (\tau (\|l\| + 10^{-7}))`; so it
-  can't be lowered by scaling the logits. A model is evaluated on its logits as
-  they are.
+  can't be lowered by scaling the logits. The authors' code evaluates a model on
+  its logits as they are.
 
   Args:
     logits: (n, K).

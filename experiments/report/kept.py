@@ -1,16 +1,12 @@
-"""What was measured: rows that are kept with the code, and what is in them."""
+"""Rows that are kept with the code."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 import gzip
-import itertools
 import json
 import pathlib
 from typing import Any
 
-import numpy as np
-
 from experiments import files
-from experiments.config import Config
 from experiments.engine.rows import RowsError, finite, key, read
 
 FOLDER = pathlib.Path(__file__).parents[1] / "results"
@@ -54,88 +50,6 @@ def keep(
 
 def _line(row: dict[str, Any]) -> str:
   return json.dumps(finite(row), ensure_ascii=False, separators=(",", ":"))
-
-
-class Results:
-  """Rows of one config, to be asked for their numbers."""
-
-  def __init__(self, rows: Iterable[dict[str, Any]], config: Config) -> None:
-    self.epochs = config.epochs
-    self.rows = {
-      (row["optimizer"], row["seed"], row["epoch"], row["dataset"]): row
-      for row in rows
-      if row["config_hash"] == config.hash
-    }
-
-  def of_study(self, study: str) -> list[dict[str, Any]]:
-    return [row for row in self.rows.values() if row["study"] == study]
-
-  def has(
-    self,
-    optimizers: Sequence[str],
-    seeds: Sequence[int],
-    datasets: Sequence[str] = ("clean",),
-    epochs: Sequence[int] | None = None,
-  ) -> bool:
-    """Whether all of them are there, by default after the last epoch."""
-    return all(
-      key in self.rows
-      for key in itertools.product(
-        optimizers, seeds, epochs or (self.epochs,), datasets
-      )
-    )
-
-  def get(
-    self,
-    optimizer: str,
-    seeds: Iterable[int],
-    datasets: Sequence[str] = ("clean",),
-    epoch: int | None = None,
-  ) -> list[list[dict[str, Any]]]:
-    """For each seed, its rows of the sets of images."""
-    epoch = self.epochs if epoch is None else epoch
-    return [
-      [self.rows[optimizer, seed, epoch, name] for name in datasets]
-      for seed in seeds
-    ]
-
-  def values(
-    self,
-    optimizer: str,
-    metric: str,
-    seeds: Iterable[int],
-    datasets: Sequence[str] = ("clean",),
-    epoch: int | None = None,
-    part: str = "metrics",
-  ) -> np.ndarray:
-    """For each seed, a metric's mean over the sets of images.
-
-    Args:
-      optimizer: its name in the rows.
-      metric: likewise.
-      seeds: which.
-      datasets: which sets of images.
-      epoch: after which; by default the last.
-      part: of the row, such as "scaled" for what temperature scaling leaves.
-    """
-    found = self.get(optimizer, seeds, datasets, epoch)
-    return np.array(
-      [np.mean([row[part][metric] for row in rows]) for rows in found]
-    )
-
-  def over_epochs(
-    self,
-    optimizer: str,
-    metric: str,
-    seeds: Sequence[int],
-    epochs: Sequence[int],
-    dataset: str = "clean",
-  ) -> np.ndarray:
-    """A metric of shape (seeds, epochs)."""
-    return np.stack(
-      [self.values(optimizer, metric, seeds, [dataset], e) for e in epochs],
-      axis=1,
-    )
 
 
 def load(folder: pathlib.Path = FOLDER) -> list[dict[str, Any]]:

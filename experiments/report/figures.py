@@ -1,0 +1,86 @@
+"""Figures that several parts of a report have."""
+
+from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.report.compare import PAIR, SEVERITIES
+from experiments.report.formats import METRICS, method_name
+from experiments.report.results import Results
+from orthograd_optax import plots
+from orthograd_optax.calibration import Reliability
+
+if TYPE_CHECKING:
+  from matplotlib.figure import Figure
+
+
+def reliability(
+  found: Results,
+  seeds: Sequence[int] | None,
+  datasets: Sequence[str] = ("clean",),
+  optimizers: Sequence[str] = PAIR,
+) -> "Figure":
+  """Reliability diagrams; without seeds, of all that an optimizer has."""
+  bins = {}
+  for name in optimizers:
+    its = found.seeds([name], datasets) if seeds is None else seeds
+    bins[method_name(name)] = _bins(found.get(name, its, datasets))
+  return plots.reliability_diagram(bins)
+
+
+def _bins(seeds: Iterable[list[dict[str, Any]]]) -> Reliability:
+  """For each seed the bins of its rows, over all of their images together."""
+
+  def pool(found):
+    part = {
+      k: np.array([r["bins"][k] for r in found]) for k in found[0]["bins"]
+    }
+    count = part["count"].sum(0)
+    mean = lambda k: (part["count"] * part[k]).sum(0) / np.maximum(count, 1)
+    return count, mean("confidence"), mean("accuracy")
+
+  arrays = zip(*map(pool, seeds), strict=True)
+  return Reliability(*(jnp.array(np.stack(x)) for x in arrays))
+
+
+def severity(found: Results, seeds: Sequence[int]) -> "Figure":
+  """What severity does; 0 is the clean test set."""
+  values = {
+    METRICS[metric]: {
+      method_name(optimizer): np.stack(
+        [found.values(optimizer, metric, seeds, s) for s in SEVERITIES], axis=1
+      )
+      for optimizer in PAIR
+    }
+    for metric in ("top1", "loss", "ece", "entropy")
+  }
+  return plots.curves(values, range(6), xlabel="severity")
+
+
+def training(
+  found: Results,
+  panels: Mapping[str, tuple[str, str]],
+  seeds: Sequence[int] | None,
+  epochs: Sequence[int],
+  optimizers: Sequence[str] = PAIR,
+) -> "Figure":
+  """Metrics by epoch; without seeds, of all that an optimizer has.
+
+  Args:
+    found: where they are from.
+    panels: for each title, the set of images and the metric.
+    seeds: which.
+    epochs: which.
+    optimizers: which.
+  """
+  values = {title: {} for title in panels}
+  for (title, (dataset, metric)), name in itertools.product(
+    panels.items(), optimizers
+  ):
+    its = found.seeds([name], [dataset], epochs) if seeds is None else seeds
+    line = found.over_epochs(name, metric, its, epochs, dataset)
+    values[title][method_name(name)] = line
+  return plots.curves(values, epochs)

@@ -1,0 +1,159 @@
+"""How names and numbers are written. Templates have these as filters.
+
+A number that is missing or not finite is an error.
+"""
+
+from collections.abc import Sequence
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.report import paper
+from orthograd_optax import stats
+
+NAMES = {
+  "sgd": "SGD",
+  "orthograd": "⊥Grad",
+  "orthograd_unnormalized": "⊥Grad, not renormalized",
+}
+# What a metric is called, in the order of the paper's tables.
+METRICS = {
+  "top1": "top-1 accuracy, %",
+  "top5": "top-5 accuracy, %",
+  "loss": "loss",
+  "ece": "ECE",
+  "brier": "Brier score",
+  "entropy": "entropy",
+  "max_softmax": "max softmax",
+  "max_logit": "max logit",
+  "logit_variance": "logit variance",
+  "confidence_correlation": "confidence correlation",
+  "temperature": "optimal temperature",
+  "weight_norm": "norm of the weights",
+}
+# Digits after the point, where they are not 2.
+DIGITS = {
+  "loss": 3,
+  "ece": 4,
+  "brier": 4,
+  "entropy": 4,
+  "max_softmax": 4,
+  "confidence_correlation": 3,
+}
+
+
+def method_name(method: str) -> str:
+  """What a method is called, by its name in rows.
+
+  Examples:
+    >>> print(method_name("orthograd"), method_name("orthograd_mixup"))
+    ⊥Grad ⊥Grad, mixup
+    >>> print(method_name("label_smoothing"))
+    label smoothing
+  """
+  words = method.replace("_", " ")
+  return NAMES.get(method, words.replace("orthograd ", "⊥Grad, "))
+
+
+class NumberError(ValueError):
+  """A number that is missing or not finite."""
+
+
+def check(value: float | None) -> float:
+  if value is None or not math.isfinite(value):
+    raise NumberError(f"a number is {value}, but must be finite")
+  return value
+
+
+def form(value: float | None, spec: str) -> str:
+  """By a format specification, such as ".2f"."""
+  return format(check(value), spec)
+
+
+def number(value: float | None, metric: str = "") -> str:
+  """With the digits of a metric."""
+  return form(value, f".{DIGITS.get(metric, 2)}f")
+
+
+def mean(runs: Sequence[float], metric: str = "") -> str:
+  return number(np.mean(runs).item(), metric)
+
+
+def spread(runs: Sequence[float], metric: str = "") -> str:
+  """Mean ± standard deviation."""
+  middle, std = mean(runs, metric), np.std(runs, ddof=1).item()
+  return f"{middle} ± {number(std, metric)}"
+
+
+def with_error(runs: Sequence[float], metric: str = "") -> str:
+  """Mean ± standard error."""
+  middle, std = mean(runs, metric), np.std(runs, ddof=1).item()
+  return f"{middle} ± {number(std / math.sqrt(len(runs)), metric)}"
+
+
+def effect(row: stats.Comparison) -> str:
+  low, high = row.interval
+  return f"{number(row.d)} ({number(low)}, {number(high)})"
+
+
+def p_value(p: float | None) -> str:
+  if check(p) >= 0.001:
+    return form(p, ".3f")
+  return form(p, ".2g").replace("e-0", "e-")
+
+
+def label(key: str) -> str:
+  """Of a metric or of a corruption."""
+  return METRICS.get(key) or key.replace("_", " ")
+
+
+def bare(key: str) -> str:
+  """A metric's label without its unit."""
+  return label(key).removesuffix(", %")
+
+
+class Printed(NamedTuple):
+  """What the paper prints of a metric, and "" for what it doesn't."""
+
+  sgd: str = ""
+  orthograd: str = ""
+  d: str = ""
+  interval: str = ""
+  p: str = ""
+
+  @property
+  def effect(self) -> str:
+    return f"{self.d} {self.interval}".strip()
+
+  @property
+  def pair(self) -> str:
+    return f"{self.sgd} / {self.orthograd}".strip(" /")
+
+
+def printed(row: paper.Row | None) -> Printed:
+  """Both values have as many digits as the paper gives either."""
+  if row is None:
+    return Printed()
+  pair = row.sgd, row.orthograd
+  digits = max(len(f"{x}".partition(".")[2]) for x in pair)
+  return Printed(
+    *(form(x, f".{digits}f") for x in pair),
+    d="" if row.d is None else number(row.d),
+    interval="" if row.interval is None else f"{row.interval}",
+    p="" if row.p is None else p_value(row.p),
+  )
+
+
+FILTERS = {
+  "bare": bare,
+  "effect": effect,
+  "form": form,
+  "label": label,
+  "mean": mean,
+  "name": method_name,
+  "number": number,
+  "p_value": p_value,
+  "spread": spread,
+  "with_error": with_error,
+}

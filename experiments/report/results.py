@@ -1,0 +1,121 @@
+"""The rows of one config, to be asked for their numbers."""
+
+from collections.abc import Iterable, Sequence
+import itertools
+from typing import Any
+
+import numpy as np
+
+from experiments.config import Config
+
+
+class Results:
+  """Rows of one config.
+
+  Attributes:
+    epochs: of training; where none is given, the last is meant.
+    rows: by optimizer, seed, epoch and set of images.
+  """
+
+  def __init__(self, rows: Iterable[dict[str, Any]], config: Config) -> None:
+    self.epochs = config.epochs
+    self.rows = {
+      (row["optimizer"], row["seed"], row["epoch"], row["dataset"]): row
+      for row in rows
+      if row["config_hash"] == config.hash
+    }
+
+  def of_study(self, study: str) -> list[dict[str, Any]]:
+    return [row for row in self.rows.values() if row["study"] == study]
+
+  def has(
+    self,
+    optimizers: Sequence[str],
+    seeds: Sequence[int],
+    datasets: Sequence[str] = ("clean",),
+    epochs: Sequence[int] | None = None,
+  ) -> bool:
+    """Whether all of them are there, by default after the last epoch."""
+    return all(
+      key in self.rows
+      for key in itertools.product(
+        optimizers, seeds, epochs or (self.epochs,), datasets
+      )
+    )
+
+  def seeds(
+    self,
+    optimizers: Sequence[str],
+    datasets: Sequence[str] = ("clean",),
+    epochs: Sequence[int] | None = None,
+  ) -> list[int]:
+    """Seeds of which all of that is there."""
+    found = sorted({seed for _, seed, _, _ in self.rows})
+    return [s for s in found if self.has(optimizers, [s], datasets, epochs)]
+
+  def evaluated(
+    self,
+    optimizers: Sequence[str],
+    seeds: Sequence[int],
+    dataset: str = "clean",
+  ) -> list[int]:
+    """Epochs after which each of these runs was evaluated, in order."""
+    found = sorted({epoch for _, _, epoch, _ in self.rows})
+    return [e for e in found if self.has(optimizers, seeds, [dataset], [e])]
+
+  def get(
+    self,
+    optimizer: str,
+    seeds: Iterable[int],
+    datasets: Sequence[str] = ("clean",),
+    epoch: int | None = None,
+  ) -> list[list[dict[str, Any]]]:
+    """For each seed, its rows of the sets of images."""
+    epoch = self.epochs if epoch is None else epoch
+    return [
+      [self.rows[optimizer, seed, epoch, name] for name in datasets]
+      for seed in seeds
+    ]
+
+  def values(
+    self,
+    optimizer: str,
+    metric: str,
+    seeds: Sequence[int],
+    datasets: Sequence[str] = ("clean",),
+    epoch: int | Sequence[int] | None = None,
+    part: str = "metrics",
+  ) -> np.ndarray:
+    """For each seed, a metric's mean over the sets of images and the epochs.
+
+    Args:
+      optimizer: its name in the rows.
+      metric: likewise.
+      seeds: which.
+      datasets: which sets of images.
+      epoch: after which, or several to average over, such as the last of
+        :meth:`evaluated`; by default the last.
+      part: of the row, such as "scaled" for what temperature scaling leaves.
+    """
+    if isinstance(epoch, Sequence):
+      each = [
+        self.values(optimizer, metric, seeds, datasets, e, part) for e in epoch
+      ]
+      return np.mean(each, axis=0)
+    found = self.get(optimizer, seeds, datasets, epoch)
+    numbers = [[row[part][metric] for row in rows] for rows in found]
+    return np.array(numbers, float).mean(axis=1)
+
+  def over_epochs(
+    self,
+    optimizer: str,
+    metric: str,
+    seeds: Sequence[int],
+    epochs: Sequence[int],
+    dataset: str = "clean",
+  ) -> np.ndarray:
+    """A metric of shape (seeds, epochs)."""
+    return np.stack(
+      [self.values(optimizer, metric, seeds, [dataset], e) for e in epochs],
+      axis=1,
+    )

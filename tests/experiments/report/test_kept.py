@@ -1,0 +1,50 @@
+"""Rows that are kept with the code."""
+
+import json
+import shutil
+
+import pytest
+
+from experiments import __main__ as command
+from experiments.engine import rows
+from experiments.report import kept as kept_rows
+from experiments.report.formats import NAMES
+
+
+def test_rows_are_whole(kept):
+  keys = [rows.key(row) for row in kept]
+  assert len(set(keys)) == len(keys)
+  names = ("study", "model", "metrics", "config", "versions", "device")
+  names += ("commit", "wall_time", "precision")
+  assert all(name in row for row in kept for name in names)
+  assert set(NAMES) == {row["optimizer"] for row in kept}
+  assert not any(row["dataset"] == "diverged" for row in kept)
+  for row in kept:
+    if row["dataset"] != "train":
+      assert sum(row["bins"]["count"]) == 10_000
+
+
+def test_keep(kept, tmp_path, capsys, monkeypatch):
+  some = kept[:6]
+  folder, into = tmp_path / "run", tmp_path / "results"
+  folder.mkdir()
+  monkeypatch.setattr(kept_rows.keep, "__defaults__", (into,))
+  write = lambda found: (folder / "rows.jsonl").write_text(
+    "".join(json.dumps(row) + "\n" for row in found)
+  )
+  write(some[:4])
+  monkeypatch.setattr("sys.argv", ["experiments", "keep", str(folder)])
+  command.main()
+  study = some[0]["study"]
+  assert f"{study}.jsonl.gz" in capsys.readouterr().out
+  before = (into / f"{study}.jsonl.gz").read_bytes()
+  command.main()  # the same rows, and the same file
+  assert (into / f"{study}.jsonl.gz").read_bytes() == before
+  write([{**some[0], "wall_time": 1.5}, *some[4:]])
+  command.main()
+  found = {rows.key(row): row for row in kept_rows.load(into)}
+  assert len(found) == 6
+  assert found[rows.key(some[0])]["wall_time"] == 1.5
+  shutil.rmtree(folder)
+  with pytest.raises(SystemExit, match="has no rows"):
+    command.main()

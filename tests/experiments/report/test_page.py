@@ -1,0 +1,160 @@
+"""Markdown from templates, and HTML from Markdown."""
+
+import html.parser
+import pathlib
+
+import jinja2
+import numpy as np
+import pytest
+
+from experiments.report import page as pages
+from orthograd_optax import plots
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+  """Writes a template, for a test of its own."""
+  loader = jinja2.FileSystemLoader(tmp_path)
+  monkeypatch.setattr(pages.ENVIRONMENT, "loader", loader)
+  return lambda name, text: (tmp_path / name).write_text(text, "utf-8")
+
+
+@pytest.mark.parametrize(
+  ("expression", "facts", "why"),
+  [
+    ("{{ loss }}", {}, "'loss' is undefined"),
+    ("{{ it.loss }}", {"it": {}}, "no attribute 'loss'"),
+    ("{{ it.loss | number }}", {"it": {}}, "no attribute 'loss'"),
+    ("{{ loss }}", {"loss": None}, "is None"),
+    ("{{ loss }}", {"loss": np.float32("nan")}, "is nan"),
+    ("{{ loss | form('.2f') }}", {"loss": float("inf")}, "is inf"),
+    ("{{ loss | number('loss') }}", {"loss": None}, "is None"),
+    ("{{ loss | p_value }}", {"loss": float("nan")}, "is nan"),
+    ("{{ loss | mean }}", {"loss": [1.0, float("nan")]}, "is nan"),
+    ("{{ loss | spread }}", {"loss": [1.0, -float("inf")]}, "must be finite"),
+    ("{{ it.values }}", {"it": {}}, "neither text nor a number"),
+    ("{{ said[verdict] }}", {"said": {}, "verdict": "new"}, "'new'"),
+  ],
+)
+def test_missing_number(write, expression, facts, why):
+  write("some.md", f"A sentence.\nAnother one has {expression} in it.\n")
+  with pytest.raises(pages.TemplateError) as raised:
+    pages.markdown("some.md", facts)
+  said = str(raised.value)
+  assert said.startswith("some.md, line 2: ") and expression in said
+  assert why in said
+
+
+def test_missing_number_in_a_macro(write):
+  write(
+    "shared.md", "{% macro row(it) %}\n| {{ it | p_value }} |\n{% endmacro %}"
+  )
+  write("some.md", '{% from "shared.md" import row %}\n{{ row(p) }}')
+  assert pages.markdown("some.md", {"p": 0.25}) == "| 0.250 |"
+  with pytest.raises(pages.TemplateError, match=r"^shared.md, line 2: .* nan"):
+    pages.markdown("some.md", {"p": float("nan")})
+
+
+def test_lines_are_joined(write):
+  write(
+    "some.md",
+    """# A title
+
+One sentence.
+Another, with
+{{ change }} in it.
+
+{% if change < 0 %}
+- An item
+  of two lines.
+- Another.
+{% endif %}
+
+
+
+| a
+| b |
+|---|---:|
+{% for x in (1, 2) %}
+| {{ x }}
+| {{ change }} |
+{% endfor %}
+
+A note.
+""",
+  )
+  assert (
+    pages.markdown("some.md", {"change": -1})
+    == """# A title
+
+One sentence. Another, with -1 in it.
+
+- An item of two lines.
+- Another.
+
+| a | b |
+|---|---:|
+| 1 | -1 |
+| 2 | -1 |
+
+A note."""
+  )
+
+
+def test_html():
+  text = """# A & B
+
+- a
+- b
+
+|  | a\\|b |
+|---|---:|
+| x < y | **1** |
+
+A `note` <b>."""
+  found = pages.Page(text, {}).html()
+  assert "<title>A &amp; B</title>" in found
+  assert "<h1>A &amp; B</h1>" in found
+  assert "<ul>\n<li>a</li>\n<li>b</li>\n</ul>" in found
+  assert '<th class="text"></th>\n<th>a|b</th>' in found
+  assert '<td class="text">x &lt; y</td>' in found
+  assert "<td><strong>1</strong></td>" in found
+  # The style makes a note small by its place: right behind a table.
+  assert "</table></div>\n<p>A <code>note</code> &lt;b&gt;.</p>" in found
+  assert ".wide + p {" in found and ".wide { overflow-x: auto }" in found
+
+
+def test_pictures(tmp_path):
+  draw = lambda: plots.severity_curves({"SGD": [0.2, 0.3]}, metric="ECE")
+  drawings = {"ece": draw, "unused": lambda: pytest.fail("drawn")}
+  page = pages.Page("# A\n\n![Of `ECE`.](ece.png)", drawings)
+  found = page.html()
+  assert "<figure><svg" in found
+  assert "<figcaption>Of <code>ECE</code>.</figcaption></figure>" in found
+  page.write_markdown(tmp_path / "README.md")
+  assert {p.name for p in tmp_path.iterdir()} == {"README.md", "ece.png"}
+  with pytest.raises(pages.TemplateError, match="shows loss, .* ece, unused"):
+    pages.Page("# A\n\n![B](loss.png)", drawings).html()
+
+
+class Reader(html.parser.HTMLParser):
+  """Counts tags, and collects what a page would fetch."""
+
+  def __init__(self):
+    super().__init__()
+    self.tags, self.links = [], []
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.append(tag)
+    self.links += [v for k, v in attrs if k in ("src", "href", "xlink:href")]
+
+
+def test_page_needs_no_other_file(page, tmp_path):
+  path = tmp_path / "report.html"
+  page.write_html(path)
+  reader = Reader()
+  reader.feed(path.read_text("utf-8"))
+  assert reader.tags.count("svg") == len(page.figures) >= 5
+  assert reader.tags.count("table") == page.markdown.count("\n|---|")
+  assert all(link.startswith("#") for link in reader.links)
+  assert [p.name for p in pathlib.Path(tmp_path).iterdir()] == [path.name]
