@@ -317,7 +317,11 @@ def sharp_gradients(model, method, weights, batch):
 
 
 @pytest.mark.parametrize(
-  ("name", "gradients"), [("mixup", mixed_gradients), ("sam", sharp_gradients)]
+  ("name", "gradients"),
+  [
+    pytest.param("mixup", mixed_gradients, marks=pytest.mark.slow),
+    ("sam", sharp_gradients),
+  ],
 )
 def test_engine_is_a_plain_loop(name, gradients):
   """On eight devices, four of which share each batch."""
@@ -333,6 +337,7 @@ def test_engine_is_a_plain_loop(name, gradients):
   assert np.isfinite(found["loss"]).all()
 
 
+@pytest.mark.slow
 def test_average_is_evaluated():
   method = dataclasses.replace(METHODS["average"], averaging=0.8)
   _, runs, state, _ = trained(method, METHODS["average"])

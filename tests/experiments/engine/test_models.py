@@ -187,7 +187,10 @@ def test_init_of_layers():
   check_dense(dense["params"])
 
 
-@pytest.mark.parametrize("name", ["resnet18", "wrn28_10", "small"])
+@pytest.mark.parametrize(
+  "name",
+  ["resnet18", pytest.param("wrn28_10", marks=pytest.mark.slow), "small"],
+)
 def test_init(name):
   """All weights at once have the distributions that the layers ask for."""
   model = models.MODELS[name]()

@@ -94,8 +94,29 @@ def whole(tmp_path_factory, cache_dir):
   return folder
 
 
-def test_rows(whole):
-  found = list(rows.read(whole / "rows.jsonl"))
+@functools.cache
+def shared_programs():
+  study = tiny.STUDY.override(["corruptions="])
+  mesh = train.make_mesh()
+  engine = train.Engine(study.config, diagnostics=True, mesh=mesh)
+  return engine, engine.epoch, evaluate.Evaluator(engine)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+  """A study's folder that was made in this process."""
+  folder = tmp_path_factory.mktemp("made")
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setitem(models.MODELS, "small", tiny.MODEL)
+    engine, _, evaluator = shared_programs()
+    patch.setattr(train, "Engine", lambda *_, **__: engine)
+    patch.setattr(evaluate, "Evaluator", lambda _: evaluator)
+    runner.run_study(tiny.STUDY, folder, say=print)
+  return folder
+
+
+def test_rows(made):
+  found = list(rows.read(made / "rows.jsonl"))
   # Of each run: two epochs in training, on the test set, and in 5 severities.
   assert len(found) == 4 * 2 * (1 + 1 + 5)
   both = [row for row in found if row["dataset"] == "contrast/5"]
@@ -135,6 +156,7 @@ def test_rows(whole):
   )
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment(whole, cache_dir, tmp_path):
   """It goes on where it was, and ends in the same bits."""
   for moment in ("epoch 2/4", "epoch 4/4", "evaluated on contrast/2"):
@@ -163,6 +185,7 @@ def test_killed_at_any_moment(whole, cache_dir, tmp_path):
   assert len(found) == len(expected) + 4 * 2 * 2
 
 
+@pytest.mark.slow
 def test_two_processes(whole, cache_dir, tmp_path):
   """With four devices, which share runs and batches; rows are written once."""
   with socket.socket() as free:
@@ -182,6 +205,7 @@ def test_two_processes(whole, cache_dir, tmp_path):
     assert row["metrics"]["loss"] == pytest.approx(loss, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_studies_that_share_models(tmp_path):
   """What one has trained, the other evaluates."""
   base = tiny.STUDY.override(
@@ -212,6 +236,7 @@ def test_studies_that_share_models(tmp_path):
   ]
 
 
+@pytest.mark.slow
 def test_groups_share_programs_and_images(tmp_path, monkeypatch):
   study = tiny.STUDY.override(["corrupted_at=", "epochs=1"])
   engines, sets = [], []
@@ -270,14 +295,6 @@ def test_study_is_read_back(tmp_path):
   settings["optimizers"] = ["sgd", "orthograd"]
   (tmp_path / "study.json").write_text(json.dumps(settings))
   assert config.load_settings(tmp_path) == tiny.STUDY
-
-
-@functools.cache
-def shared_programs():
-  study = tiny.STUDY.override(["corruptions="])
-  mesh = train.make_mesh()
-  engine = train.Engine(study.config, diagnostics=True, mesh=mesh)
-  return engine, engine.epoch, evaluate.Evaluator(engine)
 
 
 @pytest.fixture
@@ -530,13 +547,13 @@ def groups(study, folder, **options):
   )
 
 
-def test_runs_that_are_there_are_not_made_again(whole):
+def test_runs_that_are_there_are_not_made_again(made):
   study = tiny.STUDY.override(["seeds=3"])
-  assert groups(study, whole) == [[Run(SGD, 2), Run(ORTHOGRAD, 2)]]
+  assert groups(study, made) == [[Run(SGD, 2), Run(ORTHOGRAD, 2)]]
   more = tiny.STUDY.override(["corruptions=contrast,fog"])
-  assert groups(more, whole) == [tiny.RUNS]  # by its checkpoint
+  assert groups(more, made) == [tiny.RUNS]  # by its checkpoint
   other = tiny.STUDY.override(["momentum=0.5"])
-  assert groups(other, whole) == [tiny.RUNS]
+  assert groups(other, made) == [tiny.RUNS]
 
 
 def test_groups(tmp_path):
@@ -630,19 +647,23 @@ def run_command(monkeypatch, capsys, *args):
   return capsys.readouterr().out
 
 
-def test_show_and_report(whole, monkeypatch, capsys):
-  shown = run_command(monkeypatch, capsys, "show", whole)
+def test_show_and_report(made, monkeypatch, capsys):
+  shown = run_command(monkeypatch, capsys, "show", made)
   assert "contrast/5" in shown and "orthograd" in shown and "ECE" in shown
-  said = run_command(monkeypatch, capsys, "report", whole)
+  said = run_command(monkeypatch, capsys, "report", made)
   assert "Over 2 seeds" in said and "report.html" in said
-  page = (whole / "report.html").read_text()
+  page = (made / "report.html").read_text()
   assert page.count("<svg") == 2 and "⊥Grad" in page
   assert "http://www.w3.org" in page and "src=" not in page
 
 
-def test_list_and_plan(tmp_path, monkeypatch, capsys):
+def test_list(monkeypatch, capsys):
   listed = run_command(monkeypatch, capsys, "list")
   assert "quick" in listed and "table1" in listed
+
+
+@pytest.mark.slow
+def test_plan(tmp_path, monkeypatch, capsys):
   planned = run_command(
     monkeypatch,
     capsys,

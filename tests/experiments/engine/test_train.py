@@ -173,6 +173,7 @@ def test_runs_are_paired():
   assert not np.array_equal(kernel[0], kernel[2])
 
 
+@pytest.mark.slow
 def test_a_run_does_not_depend_on_the_others(trained):
   _, state, _ = trained
   _, alone, _ = train_all(runs=tiny.RUNS[3:])
@@ -182,7 +183,9 @@ def test_a_run_does_not_depend_on_the_others(trained):
     np.testing.assert_allclose(ours[0], theirs[3], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["mixed", "sequential"])
+@pytest.mark.parametrize(
+  "method", ["mixed", pytest.param("sequential", marks=pytest.mark.slow)]
+)
 def test_methods_agree(trained, method):
   _, state, found = trained
   _, other, also = train_all(method)
@@ -193,6 +196,7 @@ def test_methods_agree(trained, method):
   np.testing.assert_allclose(also["loss"], found["loss"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_devices_agree(trained):
   """Two sets of runs, and each batch in four: as on one device."""
   _, state, found = trained
@@ -213,6 +217,7 @@ def test_devices_agree(trained):
     assert loss == pytest.approx(one["metrics"]["loss"], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_near(trained):
   _, _, found = trained
   config = dataclasses.replace(tiny.CONFIG, precision="bfloat16")
