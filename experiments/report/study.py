@@ -112,10 +112,11 @@ def show(folder: pathlib.Path) -> str:
     else:
       kinds.setdefault((optimizer, epoch, dataset), []).append(row["metrics"])
   names = ("top1", "loss", "ece", "brier", "max_logit", "weight_norm")
-  head = f"{'':24} {'epoch':>5} {'dataset':18} {'runs':>4}"
+  width = max((len(optimizer) for optimizer, _, _ in kinds), default=0)
+  head = f"{'':{width}} {'epoch':>5} {'dataset':18} {'runs':>4}"
   lines = [head + "".join(f" {name:>11}" for name in names)]
   for (optimizer, epoch, dataset), runs in kinds.items():
-    line = f"{optimizer:24} {epoch:>5} {dataset:18} {len(runs):>4}"
+    line = f"{optimizer:{width}} {epoch:>5} {dataset:18} {len(runs):>4}"
     for name in names:
       value = np.mean([run.get(name, np.nan) for run in runs])
       line += f" {value:11.4g}" if np.isfinite(value) else " " * 12
