@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
 # What the virtual environment has besides.
 REQUIREMENTS ?=
+# Without bytecode, each process spends ten seconds on what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 # Two workers fit two cores and leave each its own JAX.
 PYTEST := $(BIN)/python -m pytest -n 2
 
@@ -56,4 +58,4 @@ dist: setup  ## build the wheel and the source distribution, and check them
 	$(BIN)/twine check --strict dist/*
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) .venv-oldest .venv-tpu dist
+	rm -rf $(VENV) .venv-oldest .venv-tpu dist .jax_cache

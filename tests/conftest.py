@@ -2,21 +2,31 @@
 
 import contextlib
 import os
-import tempfile
+import pathlib
+import shutil
 
 os.environ["JAX_PLATFORMS"] = os.environ.get("JAX_PLATFORMS", "cpu")
+# Most of the time is spent compiling what runs once or twice. Each flag is here
+# once, also in a worker, which gets those of the process that started it.
 os.environ["XLA_FLAGS"] = " ".join(
-  [
-    "--xla_force_host_platform_device_count=8",
-    "--xla_backend_optimization_level=0",  # LLVM's, to save a third
-    os.environ.get("XLA_FLAGS", ""),
-  ]
+  dict.fromkeys(
+    [
+      "--xla_force_host_platform_device_count=8",
+      "--xla_backend_optimization_level=0",  # LLVM's, to save a third
+      "--xla_cpu_use_fusion_emitters=false",  # MLIR's, to save more
+      *os.environ.get("XLA_FLAGS", "").split(),
+    ]
+  )
 )
-# What one test, worker or process has compiled, others find.
+# What one test, worker, process or run has compiled, others find: also what
+# is small, for `traced_for` has JAX forget it all. Keys have versions and flags
+# in them. JAX could limit the size, but reads the whole folder at each entry.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-  programs = tempfile.TemporaryDirectory()  # until this process ends
-  os.environ["JAX_COMPILATION_CACHE_DIR"] = programs.name
-  os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.05"
+  programs = pathlib.Path(__file__).parents[1] / ".jax_cache"
+  if sum(x.stat().st_size for x in programs.glob("*")) > 2**30:
+    shutil.rmtree(programs, ignore_errors=True)
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = str(programs)
+  os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import hypothesis
 import jax
