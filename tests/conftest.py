@@ -1,8 +1,10 @@
 """Set-up of all tests: eight devices, and no silent broadcasting."""
 
+import collections
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 
 os.environ["JAX_PLATFORMS"] = os.environ.get("JAX_PLATFORMS", "cpu")
@@ -44,6 +46,24 @@ hypothesis.settings.register_profile(
   suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
 hypothesis.settings.load_profile("default")
+# Of `make test`; `make test-slow` has all of these tests again, with the above.
+hypothesis.settings.register_profile(
+  "quick", hypothesis.settings.get_profile("default"), max_examples=10
+)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+  """Of each test that is mostly slow, marks all cases but every nth as slow."""
+  cases = collections.Counter()
+  for item in items:
+    if (mark := item.get_closest_marker("mostly_slow")) is not None:
+      # absl, by which optax has its cases, numbers them: test_update3.
+      name = re.split(r"\[|_?\d", item.name)[0]
+      test = item.nodeid.removesuffix(item.name) + name
+      if cases[test] % mark.args[0]:
+        item.add_marker("slow")
+      cases[test] += 1
 
 
 @contextlib.contextmanager
