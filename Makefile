@@ -5,11 +5,13 @@ BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
 # What the virtual environment has besides.
 REQUIREMENTS ?=
+# Without bytecode, each process spends ten seconds on what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 # Two workers fit two cores and leave each its own JAX.
 PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-oldest test-tpu lint types bench dist clean
+.PHONY: help setup demo test test-slow test-all test-oldest test-tpu lint types bench dist clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -26,11 +28,19 @@ demo: setup  ## SGD beside ⊥Grad on a sample of CIFAR-10, in two minutes
 	$(BIN)/python -m experiments run quick
 	$(BIN)/python -m experiments report runs/quick
 
-test: setup  ## run the tests
-	$(PYTEST)
+test: setup  ## run the tests, but for the slow ones, with few random examples
+	$(PYTEST) -m "not slow" --hypothesis-profile=quick
 
-test-oldest:  ## run the tests on the oldest jax and optax supported
-	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+# The plugin of hypothesis marks its tests.
+test-slow: setup  ## run what `make test` leaves out: slow tests, more examples
+	$(PYTEST) -m "slow or hypothesis"
+
+test-all:  ## run all tests, with all examples: `test`, then `test-slow`
+	$(MAKE) test
+	$(MAKE) test-slow
+
+test-oldest:  ## run all tests on the oldest jax and optax supported
+	$(MAKE) test-all VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
 
 test-tpu:  ## compile for TPUs, which needs none, on x86-64 Linux
 	@if [ "$$(uname -sm)" = "Linux x86_64" ]; then \
@@ -56,4 +66,4 @@ dist: setup  ## build the wheel and the source distribution, and check them
 	$(BIN)/twine check --strict dist/*
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) .venv-oldest .venv-tpu dist
+	rm -rf $(VENV) .venv-oldest .venv-tpu dist .jax_cache

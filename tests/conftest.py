@@ -1,22 +1,34 @@
 """Set-up of all tests: eight devices, and no silent broadcasting."""
 
+import collections
 import contextlib
 import os
-import tempfile
+import pathlib
+import re
+import shutil
 
 os.environ["JAX_PLATFORMS"] = os.environ.get("JAX_PLATFORMS", "cpu")
+# Most of the time is spent compiling what runs once or twice. Each flag is here
+# once, also in a worker, which gets those of the process that started it.
 os.environ["XLA_FLAGS"] = " ".join(
-  [
-    "--xla_force_host_platform_device_count=8",
-    "--xla_backend_optimization_level=0",  # LLVM's, to save a third
-    os.environ.get("XLA_FLAGS", ""),
-  ]
+  dict.fromkeys(
+    [
+      "--xla_force_host_platform_device_count=8",
+      "--xla_backend_optimization_level=0",  # LLVM's, to save a third
+      "--xla_cpu_use_fusion_emitters=false",  # MLIR's, to save more
+      *os.environ.get("XLA_FLAGS", "").split(),
+    ]
+  )
 )
-# What one test, worker or process has compiled, others find.
+# What one test, worker, process or run has compiled, others find: also what
+# is small, for `traced_for` has JAX forget it all. Keys have versions and flags
+# in them. JAX could limit the size, but reads the whole folder at each entry.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-  programs = tempfile.TemporaryDirectory()  # until this process ends
-  os.environ["JAX_COMPILATION_CACHE_DIR"] = programs.name
-  os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.05"
+  programs = pathlib.Path(__file__).parents[1] / ".jax_cache"
+  if sum(x.stat().st_size for x in programs.glob("*")) > 2**30:
+    shutil.rmtree(programs, ignore_errors=True)
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = str(programs)
+  os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import hypothesis
 import jax
@@ -34,6 +46,24 @@ hypothesis.settings.register_profile(
   suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
 hypothesis.settings.load_profile("default")
+# Of `make test`; `make test-slow` has all of these tests again, with the above.
+hypothesis.settings.register_profile(
+  "quick", hypothesis.settings.get_profile("default"), max_examples=10
+)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+  """Of each test that is mostly slow, marks all cases but every nth as slow."""
+  cases = collections.Counter()
+  for item in items:
+    if (mark := item.get_closest_marker("mostly_slow")) is not None:
+      # absl, by which optax has its cases, numbers them: test_update3.
+      name = re.split(r"\[|_?\d", item.name)[0]
+      test = item.nodeid.removesuffix(item.name) + name
+      if cases[test] % mark.args[0]:
+        item.add_marker("slow")
+      cases[test] += 1
 
 
 @contextlib.contextmanager

@@ -82,16 +82,15 @@ def test_decoders_are_the_same():
   assert tokens.shape == (8, 1025)
 
 
-def test_training_steps_have_no_floor():
+@pytest.mark.parametrize(
+  "alone", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_training_steps_have_no_floor(alone):
   model = training.Decoder(depth=1, width=8, heads=2, tokens=9, context=4)
   problem = functools.partial(training.decoder, 2, model)
-  found = [
-    row
-    for alone in (False, True)
-    for row in command.steps_of("small", problem, alone)(2, 1, 1e9)
-  ]
+  found = list(command.steps_of("small", problem, alone)(2, 1, 1e9))
   steps = [update.SGD, update.OURS, update.TEXTBOOK]
-  assert [r["step"] for r in found] == steps * 2
+  assert [r["step"] for r in found] == steps
   assert all(r["floor"] is None and r["leaves"] == 16 for r in found)
   assert {command.line(r).count("|") for r in found} == {11}
 

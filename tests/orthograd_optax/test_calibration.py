@@ -105,7 +105,12 @@ CASES = {
 }
 
 
-@pytest.fixture(params=CASES)
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+# Of one shape, so that they share programs.
+FAST = ("ten classes", "extreme logits")
+
+
+@pytest.fixture(params=[x if x in FAST else slow(x) for x in CASES])
 def data(request):
   return CASES[request.param]()
 
@@ -291,7 +296,7 @@ def smooth_ece64(logits, labels, sigma):
   return integrate.trapezoid(values, t)
 
 
-@pytest.mark.parametrize("sigma", [0.002, 0.02, 0.1, 0.3])
+@pytest.mark.parametrize("sigma", [slow(0.002), slow(0.02), 0.1, 0.3])
 def test_smooth_ece_at_a_bandwidth(sigma):
   for logits, labels in (synthetic(images=300), digits()):
     logits, labels = logits[:300], labels[:300]
@@ -532,6 +537,7 @@ def test_tally_over_devices():
     assert_close(actual[key], expected[key], rtol=2e-6)
 
 
+@pytest.mark.slow
 def test_many_small_batches_stay_exact():
   """As many additions as images don't add up to an error in float32."""
   logits, labels = synthetic(images=100_000)
@@ -612,6 +618,7 @@ def test_half_precision_is_exact_for_what_it_is(name, dtype):
   np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize("name", METRICS)
 def test_float64(name):
   logits, labels = synthetic()
@@ -622,6 +629,7 @@ def test_float64(name):
   assert_close(METRICS[name](logits, labels), exact, rtol=2e-6)
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize("name", METRICS)
 def test_jit_and_vmap(name):
   metric = METRICS[name]
@@ -637,6 +645,7 @@ def test_jit_and_vmap(name):
     assert_close(actual[i, j], expected, rtol=2e-6)
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize("name", METRICS)
 def test_a_class_without_images(name):
   """Whose logits are low: as if it were not there, but for means by class."""
@@ -654,6 +663,7 @@ def test_a_class_without_images(name):
     assert_close(value, without, rtol=2e-6)
 
 
+@pytest.mark.mostly_slow(5)
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "uint32"])
 @pytest.mark.parametrize("name", ["brier_score", "classwise_ece", "accuracy"])
 def test_labels_of_any_width(name, dtype):
@@ -685,6 +695,7 @@ def test_nan_is_not_hidden(name):
   assert all(np.isnan(v) for v in calibration.evaluate(logits, labels).values())
 
 
+@pytest.mark.mostly_slow(5)
 @pytest.mark.parametrize("label", [-1, 10])
 @pytest.mark.parametrize("name", METRICS)
 def test_labels_out_of_range(name, label):
@@ -710,6 +721,7 @@ def test_confidence_of_one_is_in_the_last_bin():
   assert np.all(np.isfinite(list(values.values())))
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize("classes", [2, 3, 5, 10])
 def test_edges_belong_to_the_bin_below(classes):
   """Equal logits have a confidence of exactly 1 / classes, an edge here."""
@@ -792,6 +804,7 @@ def draw(seed, scale):
   return logits, np.argmax(truth, axis=1)
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize("name", sorted(set(METRICS) - {"max_logit"}))
 @given(LOGITS, st.sampled_from([-64.0, 1.0, 512.0]))
 def test_adding_a_constant_changes_nothing(name, drawn, constant):
@@ -803,6 +816,7 @@ def test_adding_a_constant_changes_nothing(name, drawn, constant):
   assert_close(shifted, value, rtol=1e-5)
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize("name", METRICS)
 @given(LOGITS, st.randoms())
 def test_the_order_of_images_does_not_matter(name, drawn, random):

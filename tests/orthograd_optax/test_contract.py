@@ -60,6 +60,7 @@ def train(optimizer, params=PARAMS, steps=3, **extra):
 # jax.
 
 
+@pytest.mark.mostly_slow(3)
 @each_transform
 def test_jit_equals_eager_and_does_not_retrace(transform):
   chex.clear_trace_counter()
@@ -83,6 +84,7 @@ def test_init_on_shapes_alone(transform):
   )
 
 
+@pytest.mark.mostly_slow(3)
 @each_transform
 def test_state_is_stable_in_scan_and_cond(transform):
   params, state = train(transform)
@@ -94,6 +96,7 @@ def test_state_is_stable_in_scan_and_cond(transform):
   )
 
 
+@pytest.mark.mostly_slow(3)
 @each_transform
 def test_vmap_over_runs(transform):
   stack = lambda *x: jnp.stack(x)
@@ -184,6 +187,7 @@ def test_apply_if_finite_sees_bad_gradients():
   assert optax.tree.get(state, "notfinite_count") == 1
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize(
   "optimizer",
   [

@@ -32,8 +32,11 @@ import pytest
 
 from orthograd_optax import orthograd, orthograd_sgd
 
-# The suite trains scalars, too.
-pytestmark = pytest.mark.filterwarnings("ignore:orthograd can never move")
+pytestmark = [
+  # The suite trains scalars, too.
+  pytest.mark.filterwarnings("ignore:orthograd can never move"),
+  pytest.mark.mostly_slow(4),
+]
 
 
 @pytest.fixture(autouse=True)

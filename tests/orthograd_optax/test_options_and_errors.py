@@ -83,6 +83,7 @@ def test_injected_callable_mask(factory, name, mask):
   assert_words(error, f"{name} must be", *rule, f"name {name} in static_args")
 
 
+@pytest.mark.mostly_slow(2)
 @each_mask_option
 def test_injected_static_mask(factory, name):
   options = {name: MASKS["matrices"], "weight_decay": 0.1, **required(factory)}
@@ -347,6 +348,7 @@ def test_string_leaf(kind):
   chex.assert_trees_all_close(got, want, rtol=1e-6)
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize(
   "options",
   [{}, {"partition": "layer"}, {"diagnostics": True}, {"strength": RAMP}],
@@ -371,6 +373,7 @@ def test_parameters_without_updates(options):
 # Shapes that are known later.
 
 
+@pytest.mark.mostly_slow(5)
 @pytest.mark.parametrize(
   "options",
   [
@@ -518,6 +521,7 @@ def test_replica_in_a_group_with_shards(axis_name):
 # Complex leaves.
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.usefixtures("on_each")
 @pytest.mark.parametrize("partition", ["leaf", "global"])
 def test_complex_leaves_are_pairs_of_real_ones(partition):
@@ -705,6 +709,7 @@ def test_read_diagnostics_where_there_are_none(optimizer):
 HUGE = 2.0**100  # about 1e30, and a factor that rounds nothing
 
 
+@pytest.mark.mostly_slow(7)
 @pytest.mark.usefixtures("on_each")
 @pytest.mark.parametrize("renormalize", [True, False])
 @pytest.mark.parametrize(

@@ -20,16 +20,17 @@ FULL = ("float32", "float64", "complex64", "complex128")
 
 @functools.cache
 def compiled(**options):
-  def run(w, g, strength):
-    transform = orthograd(strength=strength, **options)
+  def run(w, g, strength, eps):
+    transform = orthograd(strength=strength, eps=eps, **options)
     return transform.update(g, transform.init(w), w)[0]
 
   return jax.jit(run)
 
 
-def apply(w, g, strength=1.0, **options):
+# Numbers are traced, so that all tests share a few programs.
+def apply(w, g, strength=1.0, eps=1e-30, **options):
   with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
-    out = compiled(**options)(w, g, strength)
+    out = compiled(**options)(w, g, strength, eps)
   assert (out.dtype, out.shape) == (g.dtype, g.shape)
   return np.asarray(out)
 
@@ -155,7 +156,7 @@ def test_zero_updates_stay_zero(pair, eps):
 
 
 @pytest.mark.usefixtures("on_each")
-@settings(max_examples=300)
+@settings(max_examples=6 * settings.default.max_examples)
 @given(vectors(dtypes=("float32",), exponents=(-30, 30)), st.booleans())
 @example((np.full(2, 1e-30, "f"), np.float32([1e30, -2e30])), True)
 @example((np.full(2, 1e30, "f"), np.float32([1e-30, -2e-30])), True)
@@ -257,7 +258,7 @@ def test_invariant_to_the_shape_of_a_leaf(pair):
 
 @functools.cache
 def mapped(axis):
-  return jax.jit(jax.vmap(compiled(), (axis, axis, None), axis))
+  return jax.jit(jax.vmap(compiled(), (axis, axis, None, None), axis))
 
 
 # In float64, so that 1e-6 leaves room for the amplification of rounding.
@@ -267,7 +268,7 @@ def mapped(axis):
 def test_batch_axes_equal_vmap(pair, axis):
   w, g = (x.reshape(2, 3, 4) for x in pair)
   with jax.enable_x64(True):
-    want = mapped(axis)(w, g, 1.0)
+    want = mapped(axis)(w, g, 1.0, 1e-30)
   got = apply(w, g, batch_axes=axis)
   tolerance = 1e-6 * norm(real64(g))
   np.testing.assert_allclose(got, want, rtol=0, atol=tolerance)
@@ -301,6 +302,7 @@ def random_pair(shape, seed=0):
   return np.random.default_rng(seed).normal(size=(2, *shape)).astype("float32")
 
 
+@pytest.mark.mostly_slow(7)
 @pytest.mark.parametrize("last", EDGES)
 @pytest.mark.parametrize(
   "shape", [(7,), (9, 100), (3, 300), (1000,), (3, 2, 80)]
@@ -315,6 +317,7 @@ def test_groups_measured_together(monkeypatch, last, shape):
   check_all(pairs, _projection.project)
 
 
+@pytest.mark.mostly_slow(5)
 @pytest.mark.usefixtures("on_one_gpu")
 @pytest.mark.parametrize(
   "mapped", [jax.vmap, lambda f, *a: jax.jit(jax.vmap(f, *a))]
@@ -354,6 +357,7 @@ def test_matrices_measured_by_row():
     np.testing.assert_allclose(flat(found), want, rtol=0, atol=1e-5)
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.usefixtures("on_each")
 @pytest.mark.parametrize(
   "dtype, shape", [("complex64", (4, 5)), ("float32", (3, 300))]
@@ -373,6 +377,7 @@ def test_second_derivatives_by_reverse_mode(dtype, shape):
   np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * np.abs(want).max())
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.usefixtures("on_each")
 @pytest.mark.parametrize(
   "batch_axes, axes, shape", [(None, (0, None), (300,)), (0, (1, 1), (4, 5))]
@@ -502,7 +507,7 @@ def test_gradients_flow_through(pair, strength):
   not_parallel(w, g, limit=1e-13)
   cotangent = np.cos(np.arange(len(g)))
   with jax.enable_x64(True):
-    value = lambda w, g: jnp.vdot(compiled()(w, g, strength), cotangent)
+    value = lambda w, g: jnp.vdot(compiled()(w, g, strength, 1e-30), cotangent)
     for i, x in enumerate((w, g)):
       direction = norm(x) * np.sin(1 + np.arange(len(g)))
       got = jax.grad(value, i)(jnp.asarray(w), jnp.asarray(g)) @ direction
@@ -521,6 +526,7 @@ def test_gradients_flow_through(pair, strength):
       np.testing.assert_allclose(got, want, atol=1e-6 * scale)
 
 
+@pytest.mark.mostly_slow(4)
 @pytest.mark.usefixtures("on_each")
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (200, 300)])
 def test_gradients_flow_through_float32(shape):
@@ -547,6 +553,7 @@ def test_empty_batch():
   assert out["b"].shape == (0, 3)
 
 
+@pytest.mark.mostly_slow(5)
 @pytest.mark.usefixtures("on_each")
 @pytest.mark.parametrize(
   ("w", "g"),

@@ -44,6 +44,7 @@ def temperature64(logits, labels):
 # Temperature.
 
 
+@pytest.mark.mostly_slow(5)
 @pytest.mark.parametrize("classes", [2, 10, 100])
 @pytest.mark.parametrize("scale", [1e-4, 0.3, 4.0, 1e4])
 def test_temperature_is_the_minimizer(classes, scale):
@@ -151,6 +152,7 @@ def vector_scaling64(logits, labels):
   return optimize.minimize(loss, start, method="BFGS", options={"gtol": 1e-8})
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
 def test_vector_scaling(scale):
   random = np.random.default_rng(0)
@@ -179,6 +181,7 @@ def test_vector_scaling_of_separable_data_is_finite():
   assert calibration.nll(scaling(logits), labels) < 1e-3
 
 
+@pytest.mark.slow
 def test_vector_scaling_under_vmap():
   stack, labels = zip(
     *(overconfident(s, 300, 3) for s in range(3)), strict=True

@@ -195,6 +195,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.mostly_slow(5)
 @pytest.mark.parametrize(
   "place, options",
   [
@@ -231,6 +232,7 @@ PIPELINED = {
 }
 
 
+@pytest.mark.mostly_slow(4)
 @pytest.mark.parametrize("place", ["committed", "out_shardings", "explicit"])
 def test_batch_axis_sharded_in_some_leaves_of_a_group(on_many, place):
   options = {"partition": "layer", "batch_axes": 0}
@@ -332,6 +334,7 @@ def compile_step(optimizer, params, x):
   return jax.jit(step).lower(*given).compile(), given
 
 
+@pytest.mark.mostly_slow(2)
 def test_training_step_of_stacked_layers(on_many):
   """With ⊥Grad, devices send what they do without it, and sums."""
   mesh = make_mesh()
@@ -360,6 +363,7 @@ def test_training_step_of_stacked_layers(on_many):
     assert_sharded_as(tree, shardings)
 
 
+@pytest.mark.mostly_slow(5)
 @pytest.mark.parametrize("sharded", [True, False], ids=["sharded", "whole"])
 def test_vmap_over_an_axis_of_explicitly_sharded_arrays(on_many, sharded):
   first = "data" if sharded else None

@@ -42,9 +42,12 @@ def make_mesh(axis_type: AxisType = AxisType.Auto) -> Mesh:
 
 
 def make_trees(dtype: Any = jnp.float32) -> tuple[Any, Any]:
-  """Parameters and gradients: layer a in a dtype, layer b near-parallel."""
+  """Parameters and gradients: layer a in a dtype, layer b near-parallel.
+
+  They are NumPy's: JAX would compile each step of this for each test.
+  """
   rng = np.random.default_rng(0)
-  draw = lambda shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
+  draw = lambda shape: rng.normal(size=shape).astype(np.float32)
   w, g = (
     jax.tree.map(draw, SHAPES, is_leaf=lambda x: isinstance(x, tuple))
     for _ in range(2)
@@ -138,6 +141,7 @@ def same_sharding(xs: Any, ys: Any) -> bool:
   return all(jax.tree.leaves(jax.tree.map(same, xs, ys)))
 
 
+@pytest.mark.mostly_slow(5)
 @pytest.mark.parametrize(
   "batch_axes, specs",
   [
@@ -171,12 +175,15 @@ def test_jit(on_many, specs, batch_axes, partition, renormalize):
   assert least <= communicated(update) <= vectors * devices
 
 
+@pytest.mark.mostly_slow(4)
 @pytest.mark.usefixtures("on_many")
 @pytest.mark.parametrize("how", ["placed", "placed, explicit", "to be placed"])
 def test_arrays_of_one_shape_may_be_sharded_each_in_its_way(how):
   """Where they are not, some of them are summed up as one."""
   rng = np.random.default_rng(0)
-  draw = lambda: [jnp.asarray(rng.normal(size=(64, 256))) for _ in range(2)]
+  draw = lambda: [
+    rng.normal(size=(64, 256)).astype(np.float32) for _ in range(2)
+  ]
   trees, specs = (draw(), draw()), [P("x"), P(None, "x")]
   explicit = how == "placed, explicit"
   mesh = make_mesh(AxisType.Explicit if explicit else AxisType.Auto)
@@ -206,7 +213,7 @@ def test_communication_is_seen():
 @pytest.mark.parametrize("sharded", [False, True])
 def test_training(sharded, caplog):
   """Buffers are donated, and only the first step is traced and compiled."""
-  params, targets = make_trees()
+  params, targets = jax.device_put(make_trees())
   expected = expected_params(params, targets)
   optimizer = orthograd_sgd(**SGD, strength=lambda _: 1.0, diagnostics=True)
   state = optimizer.init(params)
@@ -245,6 +252,7 @@ def test_training(sharded, caplog):
   assert sent == (8 if sharded else 0)
 
 
+@pytest.mark.mostly_slow(5)
 @pytest.mark.usefixtures("on_many")
 @pytest.mark.parametrize("partition", ["leaf", "layer"])
 @pytest.mark.parametrize("batch_axes", [None, 0])
@@ -263,6 +271,7 @@ def test_explicit_sharding(batch_axes, partition):
     assert error(out, expected_updates(*trees, **options)) < 1
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize(
   "partition, batch_axes, axis_name, specs",
   [
@@ -290,6 +299,7 @@ def test_shard_map(partition, batch_axes, axis_name, specs):
   assert error(out, expected_updates(*trees, **options)) < 1
 
 
+@pytest.mark.mostly_slow(4)
 @pytest.mark.usefixtures("on_many")
 @pytest.mark.parametrize("axis_name", ["x", ("x", "y"), None])
 def test_shard_map_of_steps(axis_name):
@@ -312,6 +322,7 @@ def test_shard_map_of_steps(axis_name):
   assert found < 1 if axis_name else found > 1000
 
 
+@pytest.mark.mostly_slow(5)
 @pytest.mark.usefixtures("on_many")
 @pytest.mark.parametrize("replicated", ["w", "g"])
 def test_gradients_flow_through_shard_map(replicated):
@@ -334,6 +345,7 @@ def test_gradients_flow_through_shard_map(replicated):
     np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
 
 
+@pytest.mark.mostly_slow(5)
 @pytest.mark.usefixtures("on_many")
 @pytest.mark.parametrize("near", [False, True])  # if so, one sweep won't do
 @pytest.mark.parametrize("mapped", [False, True])
@@ -371,6 +383,7 @@ def test_shard_map_of_a_model_on_each_device(near, mapped, replicated):
   assert error(list(jax.jit(outer)(*given)), expected) < 1
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize("mapping", [jax.vmap, jax.pmap])
 @pytest.mark.parametrize(
   "partition, batch_axes", [("leaf", None), ("layer", 0)]
@@ -402,6 +415,7 @@ def test_pmap_over_data():
   assert error(carry[0], copies(expected_params(params, means))) < 1
 
 
+@pytest.mark.slow
 def test_two_processes():
   """One mesh over two processes: see two_processes.py."""
   with socket.socket() as free:

@@ -241,6 +241,7 @@ def test_bootstrap_covers_as_documented():
   assert 0.75 < np.mean(covered) < 0.87
 
 
+@pytest.mark.mostly_slow(5)
 @pytest.mark.parametrize("n", [5, 20])
 @pytest.mark.parametrize("sd_a, sd_b", [(1.0, 1.0), (2.0, 0.5)])
 @pytest.mark.parametrize("r", [0.0, 0.9])

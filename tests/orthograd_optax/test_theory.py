@@ -101,6 +101,9 @@ each_loss = pytest.mark.parametrize("loss", LOSSES)
 each_partition = pytest.mark.parametrize("partition", GROUPS)
 seeds = st.integers(0, 2**32 - 1)
 fractions, factors = st.floats(0.01, 0.99), st.floats(1e-3, 1e3)
+few = hypothesis.settings(
+  max_examples=hypothesis.settings.default.max_examples // 5
+)
 
 
 @functools.cache
@@ -138,9 +141,10 @@ def project(partition, w, g):
   return g - c[:, GROUPS[partition]] * w
 
 
+@pytest.mark.mostly_slow(5)
 @each_partition
 @each_loss
-@hypothesis.settings(max_examples=10)
+@few
 @hypothesis.given(seed=seeds, fraction=fractions)
 def test_each_step_descends(loss, partition, seed, fraction):
   params, data, k = problem(loss, seed)
@@ -176,7 +180,7 @@ def test_limit_is_parallel_and_not_stationary(loss, partition):
 
 
 @each_partition
-@hypothesis.settings(max_examples=10)
+@few
 @hypothesis.given(seed=seeds, fraction=fractions)
 def test_renormalized_steps_are_as_long_as_gradients(partition, seed, fraction):
   # Hence no convergence unless the gradient vanishes.
@@ -259,7 +263,9 @@ def ring(seed):
   return params, x, np.arange(24) // 8
 
 
-@hypothesis.settings(max_examples=30)
+@hypothesis.settings(
+  max_examples=3 * hypothesis.settings.default.max_examples // 5
+)
 @hypothesis.given(seed=seeds, layer=st.sampled_from(LAYERS), c=factors)
 def test_network_is_homogeneous(seed, layer, c):
   params, x, y = ring(seed)
@@ -329,7 +335,7 @@ def normalized(w, x, y):
 
 
 @pytest.mark.parametrize("renormalize", [False, True])
-@hypothesis.settings(max_examples=10)
+@few
 @hypothesis.given(seed=seeds, c=factors)
 def test_scale_invariant_layers_are_left_alone(renormalize, seed, c):
   rng = np.random.default_rng(seed)

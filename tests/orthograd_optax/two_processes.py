@@ -15,7 +15,7 @@ def main(port: str, process: int) -> None:
   jax.config.update("jax_cpu_collectives_implementation", "gloo")
   jax.distributed.initialize(f"127.0.0.1:{port}", 2, process)
   mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
-  trees = jax.tree.map(np.asarray, make_trees())
+  trees = make_trees()
   params, targets = jax.tree.map(
     lambda x: jax.make_array_from_callback(
       x.shape, NamedSharding(mesh, P("x")), lambda index: x[index]

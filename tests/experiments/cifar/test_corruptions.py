@@ -56,6 +56,7 @@ def test_names():
   assert set(corruptions.PARAMETERS) == set(ALL)
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize("severity", range(1, 6))
 @pytest.mark.parametrize("name", DETERMINISTIC)
 def test_deterministic_ones_agree(published, name, severity):
@@ -82,6 +83,7 @@ def change(images, clean):
   ]
 
 
+@pytest.mark.mostly_slow(7)
 @pytest.mark.parametrize("severity", [1, 3, 5])
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_ones_agree_in_distribution(published, name, severity):
@@ -109,6 +111,7 @@ def test_random_ones_agree_in_distribution(published, name, severity):
   assert np.all(np.abs(z / np.sqrt(1 + 1 / 16)) < 4.1), z
 
 
+@pytest.mark.slow
 def test_motion_blur_is_imagemagicks(published):
   """At the angle that fits, each image agrees to one grey level."""
   clean = jnp.asarray(published["clean"], jnp.float32)
@@ -122,6 +125,7 @@ def test_motion_blur_is_imagemagicks(published):
   assert np.mean(worst <= 1) > 0.9
 
 
+@pytest.mark.mostly_slow(5)
 @pytest.mark.parametrize("c", corruptions.PARAMETERS["shot_noise"])
 def test_photons_have_poissons_distribution(c):
   for level in (1, 100, 255):
@@ -143,35 +147,39 @@ def test_photons_have_poissons_distribution(c):
       assert stats.chisquare(observed, expected).pvalue > 1e-4
 
 
+# Six images at severity 5, in these tests, are of one program each.
+
+
+@pytest.mark.parametrize(
+  "severity", [5, pytest.param(1, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", ALL)
-def test_keys(name):
+def test_keys(name, severity):
   images = cache.load_sample().test_images[:6]
-  for severity in (1, 5):
-    first, again, other = (
-      np.asarray(corruptions.corrupt(images, name, severity, jax.random.key(i)))
-      for i in (0, 0, 1)
-    )
-    assert first.dtype == np.uint8 and first.shape == images.shape
-    np.testing.assert_array_equal(first, again)
-    assert np.array_equal(first, other) == (name in DETERMINISTIC)
-    assert not np.array_equal(first, images)
+  first, again, other = (
+    np.asarray(corruptions.corrupt(images, name, severity, jax.random.key(i)))
+    for i in (0, 0, 1)
+  )
+  assert first.dtype == np.uint8 and first.shape == images.shape
+  np.testing.assert_array_equal(first, again)
+  assert np.array_equal(first, other) == (name in DETERMINISTIC)
+  assert not np.array_equal(first, images)
 
 
-def test_each_image_has_its_own_draw():
-  images = np.repeat(cache.load_sample().test_images[:1], 4, axis=0)
-  for name in RANDOM:
-    out = np.asarray(corruptions.corrupt(images, name, 5, jax.random.key(0)))
-    assert len({image.tobytes() for image in out}) == 4, name
+@pytest.mark.parametrize("name", RANDOM)
+def test_each_image_has_its_own_draw(name):
+  images = np.repeat(cache.load_sample().test_images[:1], 6, axis=0)
+  out = np.asarray(corruptions.corrupt(images, name, 5, jax.random.key(0)))
+  assert len({image.tobytes() for image in out}) == 6
 
 
-def test_other_names():
-  images = cache.load_sample().test_images[:2]
-  for name, same in corruptions.ALIASES.items():
-    key = jax.random.key(3)
-    np.testing.assert_array_equal(
-      corruptions.corrupt(images, name, 2, key),
-      corruptions.corrupt(images, same, 2, key),
-    )
+@pytest.mark.parametrize("name, same", corruptions.ALIASES.items())
+def test_other_names(name, same):
+  images, key = cache.load_sample().test_images[:6], jax.random.key(3)
+  np.testing.assert_array_equal(
+    corruptions.corrupt(images, name, 5, key),
+    corruptions.corrupt(images, same, 5, key),
+  )
 
 
 def test_input_that_makes_no_sense():
@@ -208,6 +216,7 @@ def cv2():
   module.ipp.setUseIPP(before)
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize("parameters", corruptions.PARAMETERS["spatter"][:3])
 def test_water_is_opencvs(cv2, parameters):
   x = layers(parameters)

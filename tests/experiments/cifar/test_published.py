@@ -166,6 +166,7 @@ def test_tfds_mock_data(tmp_path):
     published.load(tmp_path, "fog", 1)
 
 
+@pytest.mark.slow
 def test_command(arrays):
   command = [sys.executable, "-m", "experiments", "data", "published"]
   done = subprocess.run([*command, arrays], capture_output=True, text=True)
