@@ -15,7 +15,6 @@ os.environ["XLA_FLAGS"] = " ".join(
     [
       "--xla_force_host_platform_device_count=8",
       "--xla_backend_optimization_level=0",  # LLVM's, to save a third
-      "--xla_cpu_use_fusion_emitters=false",  # MLIR's, to save more
       *os.environ.get("XLA_FLAGS", "").split(),
     ]
   )

@@ -316,12 +316,9 @@ def sharp_gradients(model, method, weights, batch):
   return grads, stats
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  ("name", "gradients"),
-  [
-    pytest.param("mixup", mixed_gradients, marks=pytest.mark.slow),
-    ("sam", sharp_gradients),
-  ],
+  ("name", "gradients"), [("mixup", mixed_gradients), ("sam", sharp_gradients)]
 )
 def test_engine_is_a_plain_loop(name, gradients):
   """On eight devices, four of which share each batch."""

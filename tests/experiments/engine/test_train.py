@@ -183,9 +183,8 @@ def test_a_run_does_not_depend_on_the_others(trained):
     np.testing.assert_allclose(ours[0], theirs[3], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-  "method", ["mixed", pytest.param("sequential", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["mixed", "sequential"])
 def test_methods_agree(trained, method):
   _, state, found = trained
   _, other, also = train_all(method)
