@@ -75,6 +75,7 @@ class Workshop:
 def manifest(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
   """What tells a group's checkpoints from those of others."""
   return {
+    "format": 2,  # Before methods were data, states had another form.
     "config_hash": study.config.hash,
     "diagnostics": study.diagnostics,
     "runs": [[dataclasses.asdict(run.method), run.seed] for run in runs],

@@ -574,10 +574,13 @@ def test_groups(tmp_path):
     {"sgd", "orthograd"},
     {"orthograd_unnormalized"},
   ]
-  # What was begun stays together.
+  # What was begun stays together, unless its checkpoints have an older form.
   begun = tmp_path / "checkpoints" / "x" / "runs.json"
   begun.parent.mkdir(parents=True)
   manifest = group.manifest(study, tiny.RUNS[:3])
+  older = {k: v for k, v in manifest.items() if k != "format"}
+  begun.write_text(json.dumps(older | {"runs": [["sgd", 0], ["sgd", 1]]}))
+  assert groups(study, tmp_path) == together
   begun.write_text(json.dumps(manifest))
   first, *others = groups(study, tmp_path)
   assert first == tiny.RUNS[:3]
