@@ -346,7 +346,7 @@ class Engine:
     """The share of ‖g‖² along w at the last step, by kind of parameter."""
     if not self.diagnostics:
       return {}
-    cosines = optax.tree.get(optimizer.orthograd, "cosine")
+    cosines = optax.tree.get(optimizer.orthograd, "cosine", {})
     by_kind: dict[str, list[jax.Array]] = {}
     for path, kind in models.by_path(self.kinds).items():
       if path in cosines:  # ⊥Grad acts on it

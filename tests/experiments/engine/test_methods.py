@@ -230,14 +230,20 @@ PROGRAMS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS.values())
-def test_all_are_programs(name):
-  """Each can be traced with a network."""
+@pytest.mark.parametrize("name", [*PROGRAMS.values(), "plain"])
+def test_all_are_programs(name, monkeypatch):
+  """Each can be traced with a network, and watched."""
+  plain = dataclasses.replace(SGD, where="none")
+  monkeypatch.setitem(METHODS, "plain", plain)
   engine, runs, data = start(METHODS[name], METHODS[name])
+  engine.diagnostics = True
   state = jax.eval_shape(engine.init, runs)
   new, found = jax.eval_shape(engine.epoch, state, runs, 0, *data)
   assert jax.tree.map(jnp.shape, new) == jax.tree.map(jnp.shape, state)
   assert found["loss"].shape == (2,)
+  kinds = {key for key in found if key.startswith("radial")}
+  some = {"orthograd_head": 2, "orthograd_norms": 2, "plain": 0}
+  assert len(kinds) == some.get(name, len(kinds))
 
 
 def trained(*of, **options):
