@@ -156,7 +156,7 @@ def test_zero_updates_stay_zero(pair, eps):
 
 
 @pytest.mark.usefixtures("on_each")
-@settings(max_examples=6 * settings.default.max_examples)
+@settings(max_examples=6 * settings().max_examples)
 @given(vectors(dtypes=("float32",), exponents=(-30, 30)), st.booleans())
 @example((np.full(2, 1e-30, "f"), np.float32([1e30, -2e30])), True)
 @example((np.full(2, 1e30, "f"), np.float32([1e-30, -2e-30])), True)

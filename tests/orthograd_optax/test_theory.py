@@ -101,9 +101,7 @@ each_loss = pytest.mark.parametrize("loss", LOSSES)
 each_partition = pytest.mark.parametrize("partition", GROUPS)
 seeds = st.integers(0, 2**32 - 1)
 fractions, factors = st.floats(0.01, 0.99), st.floats(1e-3, 1e3)
-few = hypothesis.settings(
-  max_examples=hypothesis.settings.default.max_examples // 5
-)
+few = hypothesis.settings(max_examples=hypothesis.settings().max_examples // 5)
 
 
 @functools.cache
@@ -263,9 +261,7 @@ def ring(seed):
   return params, x, np.arange(24) // 8
 
 
-@hypothesis.settings(
-  max_examples=3 * hypothesis.settings.default.max_examples // 5
-)
+@hypothesis.settings(max_examples=3 * hypothesis.settings().max_examples // 5)
 @hypothesis.given(seed=seeds, layer=st.sampled_from(LAYERS), c=factors)
 def test_network_is_homogeneous(seed, layer, c):
   params, x, y = ring(seed)
