@@ -67,6 +67,11 @@ def test_page_and_table(kept, tmp_path):
   assert "<title>SGD and ⊥Grad: the study table1</title>" in page
   assert page.count("<svg") == 2 and "learning_rate 0.01, " in page
   assert f"commit {some[-1]['commit']}" in page
+  # Rows may be of code outside of git, such as a downloaded archive.
+  write([row | {"commit": None} for row in some])
+  report.write_study(tmp_path)
+  assert "commit unknown" in (tmp_path / "report.html").read_text("utf-8")
+  write(some)
   # One run diverged, and another is at its beginning.
   gone = {"dataset": "diverged", "epoch": 7, "seed": 3, "metrics": {}}
   early = {"epoch": 20, "seed": 4}
