@@ -143,7 +143,7 @@ class Method:
   radius: float = _field(0.05, at_least=0.0)
   averaging: float = _field(0.999, at_least=0.0, below=1.0)
 
-  # Not in __post_init__: JAX makes methods of arrays, and of what not.
+  # Not in __post_init__: JAX rebuilds methods with arrays and placeholders.
   def check(self) -> None:
     """Raises a ConfigError if it can't be."""
     if not self.name:

@@ -1,6 +1,8 @@
 """`python -m experiments data`: CIFAR-10 and CIFAR-10-C."""
 
 import argparse
+from collections.abc import Mapping
+from typing import Any
 
 from experiments.command import PATH, argument, command
 from experiments.files import UserError
@@ -53,7 +55,8 @@ def data_verify(args: argparse.Namespace) -> None:
   from experiments.cifar import cache
 
   del args
-  print(cache.verify())
+  fix = "`python -m experiments data fetch` mends it."
+  _report(cache.verify(), "intact", f"The cache is not whole: {fix}")
 
 
 @command(CACHE, topic="data")
@@ -79,10 +82,8 @@ def data_published(args: argparse.Namespace) -> None:
   from experiments.cifar import published
 
   problems = published.verify(args.folder)
-  for name, what in problems.items():
-    print(f"{name:15} {what or 'as it should be'}")
-  if any(problems.values()):
-    raise UserError(f"{args.folder} is not the published CIFAR-10-C.")
+  message = f"{args.folder} is not the published CIFAR-10-C."
+  _report(problems, "as it should be", message)
 
 
 @command(
@@ -117,3 +118,11 @@ def data_export_tfds(args: argparse.Namespace) -> None:
   from experiments.cifar import export
 
   export.export_tfds(args.data_dir, cifar.load_cifar10())
+
+
+def _report(problems: Mapping[Any, str | None], good: str, error: str) -> None:
+  """Prints what is wrong with each, or that it is good; raises the error."""
+  for name, what in problems.items():
+    print(f"{name}: {what or good}")
+  if any(problems.values()):
+    raise UserError(error)

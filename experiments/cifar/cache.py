@@ -236,22 +236,10 @@ def status() -> str:
   return "\n".join([str(folder), *lines])
 
 
-def verify() -> str:
-  """What is known of each file of the cache.
-
-  Raises:
-    DataError: if one is missing or damaged.
-  """
-  folder = cache_folder()
-  problems = {name: problem(folder / name) for name in FILES}
-  lines = [f"{folder / k}: {v or 'intact'}" for k, v in problems.items()]
-  if any(problems.values()):
-    raise DataError(
-      "\n".join(lines)
-      + "\nThe cache is not whole: `python -m experiments data "
-      "fetch` mends it."
-    )
-  return "\n".join(lines)
+def verify() -> dict[pathlib.Path, str | None]:
+  """What is wrong with each file of the cache, or None."""
+  paths = [cache_folder() / name for name in FILES]
+  return {path: problem(path) for path in paths}
 
 
 def _intact(path: pathlib.Path) -> np.ndarray:

@@ -2,4 +2,3 @@
 
 from experiments.engine.group import Options as Options
 from experiments.engine.runner import run_study as run_study
-from experiments.engine.train import Engine as Engine

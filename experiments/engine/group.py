@@ -126,8 +126,6 @@ class Group:
         self.begun.append((epoch, found))
         if not self._look(eta, wait=evaluated or save):
           return
-        if evaluated:
-          self._append("train", epoch, self._training(train.gather(found)))
         if save:
           checkpoints.save(epoch, state)
         if evaluated:
@@ -167,10 +165,10 @@ class Group:
     )
 
   def _look(self, eta: Eta, wait: bool) -> bool:
-    """Tells of epochs and records runs that diverged; whether any has not.
+    """Writes rows of training; False if every run has diverged.
 
-    Unless it has to wait, while the device is at one epoch, the host looks at
-    the one before.
+    While the device trains one epoch, the host looks at the one before, unless
+    it has to wait.
     """
     # Processes would gather an epoch's results only after the next one.
     ahead = 0 if wait or jax.process_count() > 1 else 1
@@ -182,6 +180,8 @@ class Group:
       if all(map(self.missing.diverged, self.runs)):
         self.shop.say(f"{self.label}: every run has diverged")
         return False
+      if epoch in self.study.epochs_evaluated():
+        self._append("train", epoch, self._training(found))
     return True
 
   def _note_diverged(self, epoch: int, found: dict[str, np.ndarray]) -> None:
