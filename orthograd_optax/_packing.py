@@ -14,9 +14,10 @@ from typing import Any
 import jax
 from jax import lax
 import jax.numpy as jnp
+import numpy as np
 
 from orthograd_optax import _sums
-from orthograd_optax._sums import Arrays, Axes, Sums
+from orthograd_optax._sums import Arrays, Axes, Group, Sums
 
 # Vectors of up to this length are packed, as long as the packed array has at
 # most this share of all entries.
@@ -34,20 +35,15 @@ MAX_JOINT, MAX_JOINT_ENTRIES = 8, 1 << 25
 MIN_COLUMNS = 256
 
 
-def choose(
-  ws: Sequence[Arrays], gs: Sequence[Arrays], axes: Sequence[Axes]
-) -> list[list[int]]:
+def choose(groups: Sequence[Group]) -> list[list[int]]:
   """The indices of groups to be packed, a list for each packed array."""
-  sizes = [sum(g.size for g in each) for each in gs]
+  sizes = [sum(g.size for g in group.gs) for group in groups]
   total = sum(size for size in sizes if isinstance(size, int))
-  kinds = group_by(
-    (i for i in range(len(ws)) if _is_short(ws[i], gs[i], axes[i])),
-    lambda i: _kind(ws[i], gs[i], axes[i]),
-  )
+  short = (i for i, group in enumerate(groups) if _is_short(group))
   chosen = []
-  for indices in kinds:
+  for indices in group_by(short, lambda i: _kind(groups[i])):
     # The shortest first, and those of one shape side by side.
-    indices.sort(key=lambda i: (sizes[i], gs[i][0].shape))
+    indices.sort(key=lambda i: (sizes[i], groups[i].gs[0].shape))
     padded = [n * sizes[i] for n, i in enumerate(indices, 1)]
     count = sum(size <= MAX_PACKED_SHARE * total for size in padded)
     chosen.append(indices[:count])
@@ -62,24 +58,32 @@ def group_by(items: Any, key: Any) -> list[list[Any]]:
   return list(found.values())
 
 
-def _is_short(ws: Arrays, gs: Arrays, axes: Axes) -> bool:
-  if not all(map(_sums.is_whole, [*ws, *gs])):
+def _is_short(group: Group) -> bool:
+  if not all(map(_sums.is_whole, [*group.ws, *group.gs])):
     return False
-  same = all(len({x.dtype for x in xs}) == 1 for xs in (ws, gs))
-  return same and _sums.length(gs, axes) <= MAX_PACKED_LENGTH
+  same = all(len({x.dtype for x in xs}) == 1 for xs in (group.ws, group.gs))
+  return same and group.length <= MAX_PACKED_LENGTH
 
 
-def _kind(ws: Arrays, gs: Arrays, axes: Axes) -> Any:
+def _kind(group: Group) -> Any:
   """Groups of equal kind can be rows of one array."""
   # The type of an empty slice has all but the length: dtype, sizes of batch
   # axes, and the axes of a shard_map over which values vary.
-  empty = lambda xs: lax.slice_in_dim(_flatten(xs, axes), 0, 0, axis=-1)
-  return jax.typeof(empty(ws)), jax.typeof(empty(gs))
+  empty = lambda xs: lax.slice_in_dim(_row(xs, group.axes), 0, 0, axis=-1)
+  return jax.typeof(empty(group.ws)), jax.typeof(empty(group.gs))
 
 
-def pack(xs: Sequence[Arrays], axes: Sequence[Axes]) -> jax.Array:
-  """One array: groups along the first axis, vectors along the last."""
-  rows = list(map(_flatten, xs, axes))
+def pack(groups: Sequence[Group]) -> Group:
+  """One group: two arrays, with a row for each group along the first axis."""
+  w = _stack([_row(group.ws, group.axes) for group in groups])
+  g = _stack([_row(group.gs, group.axes) for group in groups])
+  lengths = np.array([group.length for group in groups], float)
+  lengths = lengths.reshape(-1, *(1,) * (w.ndim - 2))
+  return Group([w], [g], ((w.ndim - 1,),), lengths)
+
+
+def _stack(rows: list[jax.Array]) -> jax.Array:
+  """Rows of different lengths as one array, padded with zeros."""
   width = max(row.shape[-1] for row in rows)
   parts = []
   for _, same in itertools.groupby(rows, jnp.shape):
@@ -90,15 +94,34 @@ def pack(xs: Sequence[Arrays], axes: Sequence[Axes]) -> jax.Array:
   return jnp.concatenate(parts)
 
 
+def _row(xs: Arrays, axes: Axes) -> jax.Array:
+  """Arrays as one, with vectors along its last axis."""
+  rows = []
+  for x, a in zip(xs, axes, strict=True):
+    batch = [n for i, n in enumerate(x.shape) if i not in a]
+    x = jnp.moveaxis(x, a, range(len(batch), x.ndim))
+    rows.append(x.reshape(*batch, math.prod(x.shape[len(batch) :])))
+  return jnp.concatenate(rows, -1)
+
+
 def unpack(
-  packed: jax.Array,
-  closed: jax.Array,
-  gs: Sequence[Arrays],
-  axes: Sequence[Axes],
+  packed: jax.Array, closed: jax.Array, groups: Sequence[Group]
 ) -> list[list[jax.Array]]:
   """The updates of groups, given the packed ones and their closed gates."""
-  packed = _share_two_operands(*_keep_result((packed, closed)))
-  return list(map(_unflatten, packed, gs, axes))
+  rows = _share_two_operands(*_keep_result((packed, closed)))
+  return [_unrow(row, group) for row, group in zip(rows, groups, strict=True)]
+
+
+def _unrow(row: jax.Array, group: Group) -> list[jax.Array]:
+  """Undoes :func:`_row`; ignores padding."""
+  batch, outs, start = row.shape[:-1], [], 0
+  for g, a in zip(group.gs, group.axes, strict=True):
+    shape = [g.shape[i] for i in a]
+    stop = start + math.prod(shape)
+    part = row[..., start:stop].reshape(*batch, *shape)
+    outs.append(jnp.moveaxis(part, range(len(batch), g.ndim), a))
+    start = stop
+  return outs
 
 
 # Keep the packed result in memory: otherwise each group computes it anew.
@@ -114,63 +137,39 @@ def _share_two_operands(packed: jax.Array, closed: jax.Array) -> jax.Array:
   return jnp.where(closed[..., None], jnp.zeros_like(packed), packed)
 
 
-def _flatten(xs: Arrays, axes: Axes) -> jax.Array:
-  """One array, with vectors along its last axis."""
-  rows = []
-  for x, a in zip(xs, axes, strict=True):
-    batch = [n for i, n in enumerate(x.shape) if i not in a]
-    x = jnp.moveaxis(x, a, range(len(batch), x.ndim))
-    rows.append(x.reshape(*batch, math.prod(x.shape[len(batch) :])))
-  return jnp.concatenate(rows, -1)
-
-
-def _unflatten(row: jax.Array, like: Arrays, axes: Axes) -> list[jax.Array]:
-  """Undoes :func:`_flatten`; ignores padding."""
-  batch, outs, start = row.shape[:-1], [], 0
-  for x, a in zip(like, axes, strict=True):
-    shape = [x.shape[i] for i in a]
-    stop = start + math.prod(shape)
-    part = row[..., start:stop].reshape(*batch, *shape)
-    outs.append(jnp.moveaxis(part, range(len(batch), x.ndim), a))
-    start = stop
-  return outs
-
-
-def joint_sums(
-  ws: Sequence[Arrays],
-  gs: Sequence[Arrays],
-  axes: Sequence[Axes],
-  axis_name: Any,
-) -> Iterator[tuple[list[int], Sums]]:
+def joint_sums(groups: Sequence[Group]) -> Iterator[tuple[list[int], Sums]]:
   """The sums of groups in float64. Needs `jax.enable_x64`.
 
   Yields:
     Indices of groups, and their sums, stacked along a first axis.
   """
-  ws = [list(map(_in_layout_of, g, w)) for w, g in zip(ws, gs, strict=True)]
-
-  def shape(i):
-    """Types of the arrays of a group that may be summed with others."""
-    (*arrays,) = *ws[i], *gs[i]
-    one = len(arrays) == 2 and len(axes[i][0]) == arrays[0].ndim
-    joint = one and all(map(_sums.is_whole, arrays))
-    return tuple(map(jax.typeof, arrays)) if joint else i
-
+  groups = [
+    group._replace(ws=list(map(_in_layout_of, group.gs, group.ws)))
+    for group in groups
+  ]
+  shape = lambda i: _shape(groups[i])
   stacks = []
-  for indices in group_by(range(len(ws)), shape):
-    i = indices[0]
-    if shape(i) == i:
-      sums = _sums.wide(ws[i], gs[i], axes[i], by_row=False)
-      sums = Sums(*(x[None] for x in sums))
-    else:
-      sums = _same_shape_sums(*([xs[i][0] for i in indices] for xs in (ws, gs)))
-    stacks.append((indices, sums))
+  for indices in group_by(range(len(groups)), lambda i: shape(i) or i):
+    some = [groups[i] for i in indices]
+    measure = _same_shape_sums if shape(indices[0]) else _own_sums
+    stacks.append((indices, measure(*some)))
 
   for some in group_by(stacks, _stack_kind):
     parts = zip(*(sums for _, sums in some), strict=True)
-    total = Sums(*(jnp.concatenate(part) for part in parts))
     indices = [i for indices, _ in some for i in indices]
-    yield indices, _sums.over_devices(total, axis_name)
+    yield indices, Sums(*map(jnp.concatenate, parts))
+
+
+def _shape(group: Group) -> Any:
+  """The types of w and g, if each is one array, whole and not a batch."""
+  arrays = [*group.ws, *group.gs]
+  one = len(arrays) == 2 and len(group.axes[0]) == arrays[0].ndim
+  whole = one and all(map(_sums.is_whole, arrays))
+  return tuple(map(jax.typeof, arrays)) if whole else None
+
+
+def _own_sums(group: Group) -> Sums:
+  return Sums(*(x[None] for x in _sums.wide(group)))
 
 
 def _stack_kind(stack: tuple[list[int], Sums]) -> Any:
@@ -181,7 +180,8 @@ def _stack_kind(stack: tuple[list[int], Sums]) -> Any:
   return jax.typeof(row) if row.ndim == 1 or _sums.is_whole(row) else i
 
 
-def _same_shape_sums(ws: Arrays, gs: Arrays) -> Sums:
+def _same_shape_sums(*groups: Group) -> Sums:
+  ws, gs = [group.ws[0] for group in groups], [group.gs[0] for group in groups]
   by_row = ws[0].ndim == 2 and ws[0].shape[1] >= MIN_COLUMNS
   axes = (1,) if by_row else tuple(range(ws[0].ndim))
   n = min(MAX_JOINT, max(MAX_JOINT_ENTRIES // max(ws[0].size, 1), 1))

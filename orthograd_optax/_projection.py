@@ -3,7 +3,7 @@
 docs/how_it_is_computed.md explains this module, `_sums.py` and `_packing.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import functools
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from jax import lax
 import jax.numpy as jnp
 
 from orthograd_optax import _packing, _sums
-from orthograd_optax._sums import Arrays, Axes, Sums
+from orthograd_optax._sums import Arrays, Axes, Group, Sums
 
 
 class Projection(NamedTuple):
@@ -142,8 +142,12 @@ def _project_jvp(options: Options, primals, tangents):
 
 def _project_exact(options: Options, ws, gs, strength, eps):
   """In the dtype of the leaves, but at least in float32."""
+  return _each(_exact, options, ws, gs, strength, eps)
+
+
+def _each(way, options: Options, ws, gs, strength, eps) -> list[Projection]:
   return [
-    _exact(w, g, strength, eps, options=options._replace(axes=a))
+    way(w, g, strength, eps, options=options._replace(axes=a))
     for w, g, a in zip(ws, gs, options.axes, strict=True)
   ]
 
@@ -168,7 +172,7 @@ def _exact(ws, gs, strength, eps, *, options) -> Projection:
   rest = [g - x for g, x in zip(scaled_gs, parallel, strict=True)]
   # Measured on g⊥ as it is written: a difference of squares would cancel.
   rr = _sums.over_devices(_sums.exact(rest, rest, axes), axis_name).gg
-  noise = _noise(ws, gs, _sums.length(gs, axes), dtype, subtracted=False)
+  noise = _noise(_sums.group(ws, gs, axes), dtype, subtracted=False)
   noise = Noise(noise.relative, noise.w / unit_w, noise.g / unit_g)
   sums, eps = sums._replace(gg=rr + removed), eps.astype(dtype) / unit_g
   step, figures = _gate(sums, c, rr, s, eps, noise, renormalize)
@@ -185,80 +189,58 @@ def _exact(ws, gs, strength, eps, *, options) -> Projection:
 def _project_wide(options: Options, ws, gs, strength, eps):
   """In float64."""
   with jax.enable_x64(True):
-    return [
-      _wide(
-        w,
-        g,
-        jnp.asarray(_sums.length(g, a), jnp.float64),
-        strength,
-        eps,
-        options=options._replace(axes=a),
-      )
-      for w, g, a in zip(ws, gs, options.axes, strict=True)
-    ]
+    return _each(_wide, options, ws, gs, strength, eps)
 
 
 @functools.partial(jax.jit, static_argnames="options")
-def _wide(ws, gs, length, strength, eps, *, options) -> Projection:
-  axes, renormalize, axis_name = options
-  sums = _sums.over_devices(_sums.wide(ws, gs, axes, by_row=True), axis_name)
-  noise = _noise(ws, gs, length, jnp.float64, subtracted=True)
-  step, figures = _coefficients(sums, strength, eps, noise, renormalize)
-  return Projection(_write(ws, gs, step, axes=axes), *figures)
+def _wide(ws, gs, strength, eps, *, options) -> Projection:
+  group = _sums.group(ws, gs, options.axes)
+  sums = Sums(*(x[None] for x in _sums.wide(group, by_row=True)))
+  (found,) = _finish([group], sums, strength, eps, options)
+  return found
 
 
 def _project_wide_on_gpu(options: Options, ws, gs, strength, eps):
   """In float64, with few kernels: see `_packing.py`."""
-  groups = list(zip(ws, gs, options.axes, strict=True))
-  found: dict[int, Projection] = {}
+  groups = list(map(_sums.group, ws, gs, options.axes))
   with jax.enable_x64(True):
-    for indices in _packing.choose(ws, gs, options.axes):
-      some = [groups[i] for i in indices]
-      made = _project_packed(options, some, strength, eps)
-      found |= zip(indices, made, strict=True)
-    rest = [i for i in range(len(groups)) if i not in found]
-    for indices, made in _project_stacked(
-      options, [groups[i] for i in rest], strength, eps
-    ):
-      found |= zip((rest[i] for i in indices), made, strict=True)
+    packs = _packing.choose(groups)
+    others = sorted({*range(len(groups))}.difference(*packs))
+    packed = [_packing.pack([groups[i] for i in pack]) for pack in packs]
+    vectors = packed + [groups[i] for i in others]
+    made: dict[int, Projection] = {}
+    for indices, sums in _packing.joint_sums(vectors):
+      some = [vectors[i] for i in indices]
+      projections = _finish(some, sums, strength, eps, options)
+      made |= zip(indices, projections, strict=True)
+    found = {i: made[n] for n, i in enumerate(others, len(packs))}
+    for n, pack in enumerate(packs):
+      (update,), *figures = made[n]
+      some = [groups[i] for i in pack]
+      updates = _packing.unpack(update, made[n].gate_closed, some)
+      found |= zip(pack, map(Projection, updates, *figures), strict=True)
   return [found[i] for i in range(len(groups))]
 
 
-def _project_packed(options: Options, groups, strength, eps):
-  """Short vectors as the rows of one array, and so as a batch of vectors."""
-  ws, gs, axes = zip(*groups, strict=True)
-  w, g = _packing.pack(ws, axes), _packing.pack(gs, axes)
-  lengths = _stack_like(w[..., 0], map(_sums.length, gs, axes))
-  options = options._replace(axes=((w.ndim - 1,),))
-  packed = _wide([w], [g], lengths, strength, eps, options=options)
-  (update,), *figures = packed
-  updates = _packing.unpack(update, packed.gate_closed, gs, axes)
+def _finish(
+  groups: Sequence[Group], sums: Sums, strength, eps, options: Options
+) -> Iterable[Projection]:
+  """Of groups, given their sums in float64, stacked along a first axis."""
+  sums = _sums.over_devices(sums, options.axis_name)
+  noises = (_noise(group, jnp.float64, subtracted=True) for group in groups)
+  columns = zip(*noises, strict=True)
+  noise = Noise(*(_stack_like(sums.wg, column) for column in columns))
+  s, eps = _strength_like(strength, sums.wg), eps.astype(jnp.float64)
+  c, removed = _solve(sums, s)
+  rr = sums.gg - removed
+  step, figures = _gate(sums, c, rr, s, eps, noise, options.renormalize)
+  figures = [x.astype(jnp.float32) for x in figures[:2]] + [figures[2]]
+  steps = jnp.stack([x.astype(jnp.float64) for x in step], 1)
+  updates = (
+    _write(group.ws, group.gs, Step(*step), axes=group.axes)
+    for group, step in zip(groups, steps, strict=True)
+  )
   return map(Projection, updates, *figures)
-
-
-def _project_stacked(options: Options, groups, strength, eps):
-  """Vectors that stay where they are; the coefficients of all are one array."""
-  if not groups:
-    return
-  ws, gs, axes = zip(*groups, strict=True)
-  for indices, sums in _packing.joint_sums(ws, gs, axes, options.axis_name):
-    noises = [
-      _noise(
-        ws[i], gs[i], _sums.length(gs[i], axes[i]), jnp.float64, subtracted=True
-      )
-      for i in indices
-    ]
-    columns = zip(*noises, strict=True)
-    noise = Noise(*(_stack_like(sums.wg, column) for column in columns))
-    step, figures = _coefficients(
-      sums, strength, eps, noise, options.renormalize
-    )
-    steps = jnp.stack([x.astype(jnp.float64) for x in step], 1)
-    outs = (
-      _write(ws[i], gs[i], Step(*steps[n]), axes=axes[i])
-      for n, i in enumerate(indices)
-    )
-    yield indices, map(Projection, outs, *figures)
 
 
 class Step(NamedTuple):
@@ -285,16 +267,6 @@ def _beside(number: jax.Array, axes: Axes) -> list[jax.Array]:
   return [jnp.expand_dims(x, a) for x, a in zip(numbers, axes, strict=True)]
 
 
-def _coefficients(sums: Sums, strength, eps, noise: "Noise", renormalize: bool):
-  """The step and the figures, from sums that are wide enough to subtract."""
-  s = _strength_like(strength, sums.wg)
-  c, removed = _solve(sums, s)
-  rr, eps = sums.gg - removed, eps.astype(sums.gg.dtype)
-  step, figures = _gate(sums, c, rr, s, eps, noise, renormalize)
-  cosine, removed = (x.astype(jnp.float32) for x in figures[:2])
-  return step, (cosine, removed, figures[2])
-
-
 def _solve(sums: Sums, strength: jax.Array) -> tuple[jax.Array, jax.Array]:
   """c, and by how much ‖g‖² shrinks."""
   c = sums.wg / _safe(sums.ww, sums.ww != 0)
@@ -308,7 +280,7 @@ class Noise(NamedTuple):
 
   Attributes:
     relative: the square of its norm, as a share of ‖g‖², a number or an array.
-    w: its norm, from storing entries of w that are subnormal numbers.
+    w: its norm, from entries of w that are subnormal numbers.
     g: likewise of g.
   """
 
@@ -317,23 +289,28 @@ class Noise(NamedTuple):
   g: jax.Array
 
 
-def _noise(
-  ws: Arrays, gs: Arrays, length: Any, dtype: Any, *, subtracted: bool
-) -> Noise:
-  infos = [[jnp.finfo(x.dtype) for x in xs] for xs in (ws, gs)]
+def _noise(group: Group, dtype: Any, *, subtracted: bool) -> Noise:
+  infos = [[jnp.finfo(x.dtype) for x in xs] for xs in (group.ws, group.gs)]
   # Storing an entry changes it by up to eps / 2 of its dtype. This is doubled,
   # and computing in float32 (float64 for float64) adds a few eps.
   stored = [max(float(info.eps) for info in each) for each in infos]
   computed = min(float(jnp.finfo(jnp.float32).eps), *stored)
   relative = (sum(stored) + 8 * computed) ** 2
-  root = jnp.sqrt(jnp.asarray(length, dtype))
+  root = jnp.sqrt(jnp.asarray(group.length, dtype))
   if subtracted:
     # A difference of sums of n squares is off by about √n of their eps.
     relative += float(jnp.finfo(dtype).eps) * root
-  quanta = [
-    max(float(info.smallest_subnormal) for info in each) / 2 for each in infos
-  ]
+  quanta = [max(map(_quantum, each)) for each in infos]
   return Noise(relative, *(quantum * root for quantum in quanta))
+
+
+def _quantum(info: jnp.finfo) -> float:
+  """By how much subnormal entries may be off: those of float16 are rounded.
+
+  Those of float32, bfloat16 and float64 may be flushed to zero by XLA.
+  """
+  flushed = info.minexp <= jnp.finfo(jnp.float32).minexp
+  return float(info.tiny) if flushed else float(info.smallest_subnormal) / 2
 
 
 def _gate(sums: Sums, c, rr, strength, eps, noise: Noise, renormalize: bool):
@@ -361,9 +338,11 @@ def _strength_like(strength: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _stack_like(x: jax.Array, rows: Any) -> jax.Array:
-  """A number of each group, along the first axis."""
-  stack = jnp.stack([jnp.asarray(row, jnp.float64) for row in rows])
-  return jnp.expand_dims(stack, tuple(range(1, x.ndim)))
+  """Numbers of each group, along the first axis of an array that fits x."""
+  rows = jnp.broadcast_arrays(*(jnp.asarray(row, x.dtype) for row in rows))
+  return jnp.expand_dims(
+    jnp.stack(rows), tuple(range(rows[0].ndim + 1, x.ndim))
+  )
 
 
 def _safe(x: jax.Array, ok: jax.Array) -> jax.Array:

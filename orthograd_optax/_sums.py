@@ -18,7 +18,16 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 Arrays = Sequence[jax.Array]
-Axes = tuple[tuple[int, ...], ...]  # of each array, those to sum over
+Axes = tuple[tuple[int, ...], ...]
+
+
+class Group(NamedTuple):
+  """Arrays that together are one vector, or a batch of vectors."""
+
+  ws: Arrays
+  gs: Arrays
+  axes: Axes  # of each array, those to sum over; the others index vectors
+  length: Any  # entries of a vector, which may be symbolic; or one for each
 
 
 class Sums(NamedTuple):
@@ -50,12 +59,11 @@ def _mesh(x: jax.Array) -> Any:
   return jax.sharding.get_abstract_mesh() if mesh.empty else mesh
 
 
-@functools.partial(jax.jit, static_argnames=("axes", "by_row"))
-def wide(ws: Arrays, gs: Arrays, axes: Axes, *, by_row: bool) -> Sums:
+def wide(group: Group, *, by_row: bool = False) -> Sums:
   """The sums of a group in float64. Needs `jax.enable_x64`."""
-  return add_up(
+  return _add_up(
     _by_row(w, g, a) if by_row and is_whole(g) else reduce([w], [g], a)[0]
-    for w, g, a in zip(ws, gs, axes, strict=True)
+    for w, g, a in zip(*group[:3], strict=True)
   )
 
 
@@ -85,13 +93,13 @@ def reduce(ws: Arrays, gs: Arrays, axes: tuple[int, ...]) -> list[Sums]:
 
 def exact(ws: Arrays, gs: Arrays, axes: Axes) -> Sums:
   """The sums of a group in its own dtype; differentiable."""
-  return add_up(
+  return _add_up(
     Sums(jnp.sum(w * g, a), jnp.sum(w * w, a), jnp.sum(g * g, a))
     for w, g, a in zip(ws, gs, axes, strict=True)
   )
 
 
-def add_up(parts: Iterable[Sums]) -> Sums:
+def _add_up(parts: Iterable[Sums]) -> Sums:
   """The sums of several arrays as those of one."""
   columns = zip(*parts, strict=True)
   add = functools.partial(functools.reduce, jnp.add)
@@ -103,10 +111,9 @@ def over_devices(sums: Sums, axis_name: Any) -> Sums:
   return sums if axis_name is None else lax.psum(sums, axis_name)
 
 
-def length(gs: Arrays, axes: Axes) -> Any:
-  """The number of entries of a vector, which may be symbolic."""
-  pairs = zip(gs, axes, strict=True)
-  return sum(math.prod(g.shape[i] for i in a) for g, a in pairs)
+def group(ws: Arrays, gs: Arrays, axes: Axes) -> Group:
+  shapes = ([g.shape[i] for i in a] for g, a in zip(gs, axes, strict=True))
+  return Group(ws, gs, axes, sum(map(math.prod, shapes)))
 
 
 def replicated(xs: Arrays) -> list[jax.Array]:

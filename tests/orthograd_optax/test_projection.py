@@ -12,7 +12,7 @@ import pytest
 import reference
 from reference import norm, real64
 
-from orthograd_optax import _packing, _projection, orthograd
+from orthograd_optax import _packing, _projection, _sums, orthograd
 
 HALF = ("float16", "bfloat16")
 FULL = ("float32", "float64", "complex64", "complex128")
@@ -228,6 +228,25 @@ def test_gate_stays_open_above_the_noise(on_each, pair, decades):
   error = abs(norm(out) / norm(real64(g)) - 1)
   assert error <= NORM * eps(g) + off
   assert np.sum(out * unit) > 0.9 * norm(out)
+
+
+@pytest.mark.usefixtures("on_each")
+def test_gate_stays_open_where_squares_are_tiny():
+  """In float32 the square of what is left, 5e-20, is no normal number."""
+  w, g = np.float32([1, 0]), np.float32([1e-15, 5e-20])
+  np.testing.assert_allclose(apply(w, g, eps=0.0), [0, 1e-15], rtol=1e-6)
+
+
+@pytest.mark.usefixtures("on_each")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("swap", [False, True])
+def test_gate_closes_where_entries_are_flushed_to_zero(dtype, swap):
+  """As XLA does with subnormal ones: then a parallel g does not look so."""
+  tiny = float(jnp.finfo(dtype).tiny)
+  small = np.array([0.9, 2.0, 0.5, 1.1]) * tiny
+  pair = [x.astype(jnp.dtype(dtype)) for x in (small, small / tiny)]
+  out = apply(*reversed(pair) if swap else pair)
+  np.testing.assert_array_equal(out, 0)
 
 
 @pytest.mark.usefixtures("on_each")
@@ -455,7 +474,7 @@ def test_short_vectors_measured_as_one(monkeypatch):
   pairs.append(random_pair((256, 256)))
   ws, gs = ([[jnp.asarray(x)] for x in xs] for xs in zip(*pairs, strict=True))
   axes = [(tuple(range(g.ndim)),) for (g,) in gs]
-  (packed,) = _packing.choose(ws, gs, axes)
+  (packed,) = _packing.choose(list(map(_sums.group, ws, gs, axes)))
   assert sorted(packed) == list(range(14))
   check_all(pairs, _projection.project)
 
