@@ -1,0 +1,29 @@
+"""Pilot: the learning rate of SGD and ⊥Grad with warm-up and cosine.
+
+    python -m experiments run pilot_rates
+
+takes one H200 3 minutes. It chooses settings, on seeds that no result is from:
+see PLAN.md.
+"""
+
+import dataclasses
+
+from experiments.config import SGD, Study, with_orthograd
+
+RATES = (0.01, 0.03, 0.1, 0.3)
+COSINE = dataclasses.replace(SGD, schedule="cosine")
+
+
+def at(method, **changes):
+  """A method with other settings, which its name tells."""
+  words = "_".join(f"{value:g}" for value in changes.values())
+  return dataclasses.replace(method, name=f"{method.name}_{words}", **changes)
+
+
+_plain = tuple(at(COSINE, learning_rate=rate) for rate in RATES)
+STUDY = Study(
+  name="pilot_rates",
+  methods=(*_plain, *map(with_orthograd, _plain)),
+  seeds=2,
+  first_seed=900,
+)
