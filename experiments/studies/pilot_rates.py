@@ -10,7 +10,7 @@ import dataclasses
 
 from experiments.config import SGD, Study, with_orthograd
 
-RATES = (0.01, 0.03, 0.1, 0.3)
+RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 COSINE = dataclasses.replace(SGD, schedule="cosine")
 
 
