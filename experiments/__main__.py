@@ -127,8 +127,12 @@ def list_(args: argparse.Namespace) -> None:
   from experiments import config
 
   del args
-  for name, (study, text) in sorted(config.studies().items()):
-    print(f"{name:18} {len(study.runs):3} runs  {text.strip().splitlines()[0]}")
+  found = config.studies()
+  width = max(map(len, found))
+  for name, (study, text) in sorted(found.items()):
+    print(
+      f"{name:{width}} {len(study.runs):3} runs  {text.strip().splitlines()[0]}"
+    )
 
 
 @command(FOLDER)

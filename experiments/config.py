@@ -5,7 +5,6 @@ A :class:`Config` is the recipe that all runs of a study have in common; a
 seeds, and what to evaluate.
 """
 
-from collections.abc import Iterable
 import dataclasses
 import hashlib
 import importlib
@@ -239,6 +238,8 @@ class Study:
     name: of its file in `studies/`.
     config: the recipe of all runs.
     methods: what to compare.
+    pairs: names of methods whose difference is the question, the second less
+      the first; by default the first two.
     seeds: runs of each method.
     first_seed: the seed of the first of them.
     evaluate_every: epochs between evaluations; 0 for one at the end.
@@ -254,6 +255,7 @@ class Study:
   name: str
   config: Config = Config()
   methods: tuple[Method, ...] = (SGD, ORTHOGRAD)
+  pairs: tuple[tuple[str, str], ...] = ()
   seeds: int = _field(20, at_least=1)
   first_seed: int = _field(0, at_least=0)
   evaluate_every: int = _field(0, at_least=0)
@@ -270,6 +272,12 @@ class Study:
     for method in self.methods:
       method.check()
     check_distinct("optimizers", self.optimizers)
+    for name in {name for pair in self.pairs for name in pair}:
+      if name not in self.optimizers:
+        raise ConfigError(
+          f"pairs has {name!r}, but must name methods of the study: "
+          f"{', '.join(self.optimizers)}."
+        )
     if self.corrupted_at and max(self.corrupted_at) > self.config.epochs:
       raise ConfigError(
         f"corrupted_at is {max(self.corrupted_at)}, but must be at most "
@@ -318,13 +326,15 @@ class Study:
     mine: dict[str, Any] = {}
     configs: dict[str, Any] = {}
     known = {f.name: (f, mine) for f in dataclasses.fields(Study)}
-    fixed = ("name", "config", "methods", "models_of")
+    fixed = ("name", "config", "methods", "pairs", "models_of")
     known = {k: v for k, v in known.items() if k not in fixed}
     known |= {f.name: (f, configs) for f in dataclasses.fields(Config)}
     for setting in settings:
       key, equals, text = setting.partition("=")
       if key == "optimizers" and equals:
-        mine["methods"] = self._named(filter(None, text.split(",")))
+        names = list(filter(None, text.split(",")))
+        mine["methods"] = self._named(names)
+        mine["pairs"] = tuple(p for p in self.pairs if set(p) <= set(names))
         continue
       if not equals or key not in known:
         raise ConfigError(
@@ -337,10 +347,9 @@ class Study:
       mine["config"] = dataclasses.replace(self.config, **configs)
     return dataclasses.replace(self, **mine)
 
-  def _named(self, names: Iterable[str]) -> tuple[Method, ...]:
+  def _named(self, names: list[str]) -> tuple[Method, ...]:
     """Methods by their names, its own first."""
     known = METHODS | {method.name: method for method in self.methods}
-    names = list(names)
     for name in names:
       if name not in known:
         raise ConfigError(
@@ -389,4 +398,5 @@ def load_settings(folder: pathlib.Path) -> Study:
   methods = [Method(**method) for method in settings.pop("methods", ())]
   for key, value in settings.items():
     settings[key] = tuple(value) if isinstance(value, list) else value
+  settings["pairs"] = tuple(map(tuple, settings.get("pairs", ())))
   return Study(config=config, methods=(*named, *methods), **settings)

@@ -23,7 +23,7 @@ from orthograd_optax import calibration
 
 CHUNK = 2500  # images at once
 # What temperature scaling is judged by.
-SCALED = ("loss", "ece", "brier", "entropy", "max_softmax")
+SCALED = ("loss", "ece", "brier", "entropy", "max_softmax", "wrong_confidence")
 
 
 def images_of(
@@ -212,7 +212,7 @@ def metrics(logits, labels, fit, judge, clean_temperature=None):
   on_half = calibration.fit_temperature(logits[fit], labels[fit])
   bins = calibration.reliability(logits, labels)
   found = {
-    "metrics": dict(calibration.evaluate(logits, labels))
+    "metrics": _evaluate(logits, labels)
     | {"temperature": on_test, "temperature_half": on_half},
     # Fitted on the test set itself, as the paper does; and on one half of it,
     # judged by the other.
@@ -230,8 +230,17 @@ def metrics(logits, labels, fit, judge, clean_temperature=None):
   return found
 
 
+def _evaluate(logits, labels):
+  """The paper's metrics, and the mean confidence of answers that are wrong."""
+  wrong = jnp.argmax(logits, axis=-1) != labels
+  confidence = jnp.max(jax.nn.softmax(logits), axis=-1)
+  wrong_confidence = jnp.mean(confidence, where=wrong)
+  found = calibration.evaluate(logits, labels)
+  return dict(found) | {"wrong_confidence": wrong_confidence}
+
+
 def _scaled(logits, labels, temperature, part):
-  found = calibration.evaluate(logits[part] / temperature, labels[part])
+  found = _evaluate(logits[part] / temperature, labels[part])
   return {name: found[name] for name in SCALED}
 
 

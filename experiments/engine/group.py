@@ -181,7 +181,9 @@ class Group:
         self.shop.say(f"{self.label}: every run has diverged")
         return False
       if epoch in self.study.epochs_evaluated():
-        self._append("train", epoch, self._training(found))
+        spent = {"epoch_seconds": eta.epoch}
+        contents = [content | spent for content in self._training(found)]
+        self._append("train", epoch, contents)
     return True
 
   def _note_diverged(self, epoch: int, found: dict[str, np.ndarray]) -> None:

@@ -27,11 +27,15 @@ class Eta:
     """After something that is no part of training."""
     self.last = time.monotonic()
 
+  @property
+  def epoch(self) -> float | None:
+    """Seconds of a usual epoch; the first one was compiled, too."""
+    return float(np.median(self.times[1:])) if len(self.times) > 1 else None
+
   def __str__(self) -> str:
-    if len(self.times) < 2:  # the first one was compiled, too
+    if self.epoch is None:
       return "?"
-    seconds = round(self.left * float(np.median(self.times[1:])))
-    minutes, seconds = divmod(seconds, 60)
+    minutes, seconds = divmod(round(self.left * self.epoch), 60)
     return f"{minutes}:{seconds:02d}"
 
 

@@ -52,6 +52,9 @@ def _line(row: dict[str, Any]) -> str:
   return json.dumps(finite(row), ensure_ascii=False, separators=(",", ":"))
 
 
-def load(folder: pathlib.Path = FOLDER) -> list[dict[str, Any]]:
-  """All rows that are kept."""
-  return [row for path in sorted(folder.glob("*.gz")) for row in read(path)]
+def load(
+  studies: Iterable[str], folder: pathlib.Path = FOLDER
+) -> list[dict[str, Any]]:
+  """The rows of studies that are kept, as far as there are any."""
+  paths = (folder / f"{study}.jsonl.gz" for study in studies)
+  return [row for path in paths for row in read(path)]

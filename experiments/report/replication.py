@@ -15,6 +15,18 @@ from experiments.report.results import Results
 from experiments.studies import extended as long
 from experiments.studies import table1, unaugmented, wide, wide_tf32
 
+STUDIES = (
+  "table1",
+  "confirmation",
+  "corruption",
+  "renormalization",
+  "extended",
+  "unaugmented",
+  "wide",
+  "wide_confirmation",
+  "wide_tf32",
+)
+
 
 def write(output: pathlib.Path | None = None) -> str:
   """Writes `report.html`, `README.md` and pictures.
@@ -26,7 +38,7 @@ def write(output: pathlib.Path | None = None) -> str:
     Where they are.
   """
   output = output or kept.FOLDER
-  page = make(kept.load())
+  page = make(kept.load(STUDIES))
   output.mkdir(parents=True, exist_ok=True)
   page.write_markdown(output / "README.md")
   page.write_html(output / "report.html")

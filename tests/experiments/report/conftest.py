@@ -8,7 +8,7 @@ from experiments.report import replication
 
 @pytest.fixture(scope="session")
 def kept():
-  return kept_rows.load()
+  return kept_rows.load(replication.STUDIES)
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,7 @@ def test_keep(kept, tmp_path, capsys, monkeypatch):
   assert (into / f"{study}.jsonl.gz").read_bytes() == before
   write([{**some[0], "wall_time": 1.5}, *some[4:]])
   command.main()
-  found = {rows.key(row): row for row in kept_rows.load(into)}
+  found = {rows.key(row): row for row in kept_rows.load([study], into)}
   assert len(found) == 6
   assert found[rows.key(some[0])]["wall_time"] == 1.5
   shutil.rmtree(folder)

@@ -1,0 +1,18 @@
+"""The paper's recipe on CIFAR-10-C, with seeds that `corruption` has not.
+
+    python -m experiments run corruption_confirmation
+
+takes one H200 about 10 minutes. The question, and what follows from which
+answer, is in PLAN.md.
+"""
+
+from experiments import cifar
+from experiments.config import Config, Study
+
+STUDY = Study(
+  name="corruption_confirmation",
+  config=Config(),
+  seeds=20,
+  first_seed=20,
+  corruptions=cifar.CORRUPTIONS,
+)

@@ -1,0 +1,21 @@
+"""⊥Grad with 1 % of CIFAR-10, at as many steps as `schedules` has.
+
+    python -m experiments run data_1_percent
+
+takes one H200 about 5 minutes. The question, and what follows from which
+answer, is in PLAN.md under `data_size`.
+"""
+
+import dataclasses
+
+from experiments.config import Config
+from experiments.studies import schedules
+from experiments.studies.schedules import COSINE, ORTHOGRAD_COSINE
+
+STUDY = dataclasses.replace(
+  schedules.STUDY,
+  name="data_1_percent",
+  config=Config(per_class=50, epochs=988),  # 8 steps each: 7,904, not 7,900
+  methods=(COSINE, ORTHOGRAD_COSINE),
+  pairs=((COSINE.name, ORTHOGRAD_COSINE.name),),
+)

@@ -1,0 +1,33 @@
+"""Which protocol gives the paper's accuracies after 1000 epochs? One seed each.
+
+    python -m experiments run extended_screen
+
+takes one H200 about 9 minutes: no weight decay, and a tenth of the learning
+rate; `extended_screen_batch` has batches of 512. The question, and what follows
+from which answer, is in PLAN.md.
+"""
+
+import dataclasses
+
+from experiments.config import SGD, with_orthograd
+from experiments.studies import extended
+
+_plain = (
+  dataclasses.replace(SGD, name="decay_0", weight_decay=0.0),
+  dataclasses.replace(SGD, name="rate_0.001", learning_rate=0.001),
+)
+_projected = tuple(map(with_orthograd, _plain))
+
+STUDY = dataclasses.replace(
+  extended.STUDY,
+  name="extended_screen",
+  methods=(*_plain, *_projected),
+  pairs=tuple(
+    (a.name, b.name) for a, b in zip(_plain, _projected, strict=True)
+  ),
+  seeds=1,
+  first_seed=5,
+  evaluate_every=100,
+  corrupted_at=(),
+  diagnostics=False,
+)

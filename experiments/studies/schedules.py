@@ -1,0 +1,29 @@
+"""⊥Grad at the paper's constant learning rate, and with warm-up and cosine.
+
+    python -m experiments run schedules
+
+takes one H200 about 10 minutes. Its runs are the baseline of `where`,
+`strength`, `decay`, `methods` and `optimizers`. The question, and what follows
+from which answer, is in PLAN.md.
+"""
+
+import dataclasses
+
+from experiments import cifar
+from experiments.config import ORTHOGRAD, SGD, Study, with_orthograd
+
+# At the learning rate that pilot_rates chose.
+COSINE = dataclasses.replace(
+  SGD, name="cosine", schedule="cosine", learning_rate=0.3
+)
+ORTHOGRAD_COSINE = with_orthograd(COSINE)
+
+STUDY = Study(
+  name="schedules",
+  methods=(SGD, ORTHOGRAD, COSINE, ORTHOGRAD_COSINE),
+  pairs=(("sgd", "orthograd"), ("cosine", "orthograd_cosine")),
+  seeds=10,
+  first_seed=100,
+  corruptions=cifar.CORRUPTIONS,
+  ensembles=(5,),
+)

@@ -1,0 +1,39 @@
+"""⊥Grad on some of the parameters: the head, all but it, norms, or kernels.
+
+    python -m experiments run where
+
+takes one H200 about 24 minutes after `schedules`, whose SGD and ⊥Grad on all
+parameters it uses. The question, and what follows from which answer, is in
+PLAN.md.
+"""
+
+import dataclasses
+
+from experiments.config import ORTHOGRAD, SGD
+from experiments.studies import schedules
+from experiments.studies.schedules import COSINE, ORTHOGRAD_COSINE
+
+# At each schedule, SGD, and ⊥Grad on all parameters and on parts of them.
+_lines = tuple(
+  (
+    plain,
+    projected,
+    *(
+      dataclasses.replace(
+        projected, name=f"{projected.name}_{where}", where=where
+      )
+      for where in ("head", "body", "norms", "normed_kernels")
+    ),
+  )
+  for plain, projected in ((SGD, ORTHOGRAD), (COSINE, ORTHOGRAD_COSINE))
+)
+
+STUDY = dataclasses.replace(
+  schedules.STUDY,
+  name="where",
+  models_of="schedules",
+  methods=tuple(method for line in _lines for method in line),
+  pairs=tuple(
+    (plain.name, method.name) for plain, *line in _lines for method in line
+  ),
+)

@@ -1,0 +1,25 @@
+"""⊥Grad with WRN-28-10, warm-up and cosine, 5 seeds.
+
+    python -m experiments run wide_cosine
+
+takes one H200 about 13 minutes. The question, and what follows from which
+answer, is in PLAN.md.
+"""
+
+import dataclasses
+
+from experiments.config import with_orthograd
+from experiments.studies import schedules, wide
+
+# The learning rate of the network's own paper.
+COSINE = dataclasses.replace(schedules.COSINE, learning_rate=0.1)
+ORTHOGRAD_COSINE = with_orthograd(COSINE)
+
+STUDY = dataclasses.replace(
+  schedules.STUDY,
+  name="wide_cosine",
+  config=wide.STUDY.config,
+  methods=(COSINE, ORTHOGRAD_COSINE),
+  pairs=((COSINE.name, ORTHOGRAD_COSINE.name),),
+  seeds=5,
+)
