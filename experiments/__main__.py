@@ -162,12 +162,14 @@ def keep(args: argparse.Namespace) -> None:
   ),
 )
 def report_(args: argparse.Namespace) -> None:
-  """write the replication of the paper, from the rows that are kept: a page
-  and Markdown; or, given a study's folder, a page of that study"""
+  """write the replication of the paper and a page for each study of PLAN.md,
+  from the rows that are kept; or, given a study's folder, its page"""
   from experiments import report
 
   if args.folder is None:
     print(report.write_replication(args.output))
+    for path in report.write_kept_studies(args.output):
+      print(f"Wrote {path}.")
   else:
     print(report.write_study(args.folder))
 

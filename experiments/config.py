@@ -240,6 +240,7 @@ class Study:
     methods: what to compare.
     pairs: names of methods whose difference is the question, the second less
       the first; by default the first two.
+    outcome: what decides it, of `report/outcomes.py`.
     seeds: runs of each method.
     first_seed: the seed of the first of them.
     evaluate_every: epochs between evaluations; 0 for one at the end.
@@ -256,6 +257,9 @@ class Study:
   config: Config = Config()
   methods: tuple[Method, ...] = (SGD, ORTHOGRAD)
   pairs: tuple[tuple[str, str], ...] = ()
+  outcome: str = _field(
+    "scaled_loss", one_of=("scaled_loss", "corrupted_accuracy")
+  )
   seeds: int = _field(20, at_least=1)
   first_seed: int = _field(0, at_least=0)
   evaluate_every: int = _field(0, at_least=0)

@@ -7,5 +7,12 @@ from experiments.report.kept import keep as keep
 from experiments.report.replication import write as write_replication
 from experiments.report.study import show as show
 from experiments.report.study import write as write_study
+from experiments.report.study import write_kept as write_kept_studies
 
-__all__ = ["keep", "show", "write_replication", "write_study"]
+__all__ = [
+  "keep",
+  "show",
+  "write_kept_studies",
+  "write_replication",
+  "write_study",
+]

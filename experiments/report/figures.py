@@ -84,3 +84,33 @@ def training(
     line = found.over_epochs(name, metric, its, epochs, dataset)
     values[title][method_name(name)] = line
   return plots.curves(values, epochs)
+
+
+def differences(
+  changes: Mapping[str, tuple[float, float, float]],
+  label: str,
+  matters: float | None = None,
+) -> "Figure":
+  """Differences with their intervals, one a line.
+
+  Args:
+    changes: for each line's name, a difference and the ends of its interval.
+    label: of what.
+    matters: the half width of a band of differences that matter to no user.
+  """
+  from matplotlib.figure import Figure
+
+  height = 0.9 + 0.3 * len(changes)
+  figure = Figure((6.2, height), layout="constrained")
+  axis = figure.subplots()
+  if matters is not None:
+    axis.axvspan(-matters, matters, color="0.92", linewidth=0)
+  axis.axvline(0, color="0.35", linewidth=1)
+  for y, (middle, low, high) in enumerate(changes.values()):
+    ends = [[middle - low], [high - middle]]
+    axis.errorbar(middle, y, xerr=ends, fmt="o", color="#0072B2", capsize=2.5)
+  axis.set_yticks(range(len(changes)), changes)
+  axis.set_ylim(len(changes) - 0.5, -0.5)
+  axis.set_xlabel(f"difference in {label}")
+  axis.spines[["top", "right"]].set_visible(False)
+  return figure

@@ -5,7 +5,7 @@ A number that is missing or not finite is an error.
 
 from collections.abc import Sequence
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from orthograd_optax import stats
 
 NAMES = {
   "sgd": "SGD",
+  "cosine": "SGD, cosine",
   "orthograd": "⊥Grad",
   "orthograd_unnormalized": "⊥Grad, not renormalized",
 }
@@ -113,6 +114,19 @@ def bare(key: str) -> str:
   return label(key).removesuffix(", %")
 
 
+def change(row: Any) -> str:
+  """A difference of means with its interval.
+
+  Args:
+    row: a :class:`~experiments.report.compare.Compared`.
+  """
+  signed = lambda x: form(x, f"+.{max(DIGITS.get(row.metric, 2), 3)}f")
+  low, high = row.change_interval
+  return f"{signed(row.change)} ({signed(low)} to {signed(high)})".replace(
+    "-", "−"
+  )
+
+
 class Printed(NamedTuple):
   """What the paper prints of a metric, and "" for what it doesn't."""
 
@@ -147,6 +161,7 @@ def printed(row: paper.Row | None) -> Printed:
 
 FILTERS = {
   "bare": bare,
+  "change": change,
   "effect": effect,
   "form": form,
   "label": label,

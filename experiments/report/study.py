@@ -1,23 +1,29 @@
-"""The page of one study, from its folder."""
+"""The page of one study: by what its pairs of methods differ, and verdicts."""
 
+from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
+import re
+from typing import Any
 
 import numpy as np
 
 from experiments import config
 from experiments.engine import rows
-from experiments.report import figures
-from experiments.report.compare import LEVEL, paired_table
+from experiments.report import figures, kept, outcomes
+from experiments.report.compare import Compared, adjust, provenance
+from experiments.report.formats import method_name
 from experiments.report.page import Page, markdown, render
 from experiments.report.results import Results
-from orthograd_optax import stats
 
+PLAN = pathlib.Path(__file__).parents[1] / "PLAN.md"
 PANELS = {
   "loss in training": ("train", "loss"),
   "loss on the test set": ("clean", "loss"),
   "ECE on the test set": ("clean", "ece"),
 }
+MOST_DIAGRAMS = 4
+Pair = tuple[str, str]
 
 
 def load(folder: pathlib.Path) -> tuple[config.Study, Results]:
@@ -32,33 +38,118 @@ def load(folder: pathlib.Path) -> tuple[config.Study, Results]:
   return study, found
 
 
-def comparison(
-  study: config.Study, found: Results
-) -> stats.ComparisonTable | None:
-  """The first two optimizers, paired by seed; None if they are not there."""
-  pair = study.optimizers[:2]
-  seeds = found.seeds(pair)
-  if len(pair) < 2 or len(seeds) < 2:
-    return None
-  return paired_table(found, seeds, pair)
+def load_kept(study: config.Study) -> Results:
+  """The rows that are kept of a study, and of those that share its models."""
+  known = {name: other for name, (other, _) in config.studies().items()}
+  names = [n for n in known if known[n].folder == study.folder]
+  return Results(kept.load(names), study.config)
 
 
-def verdict(table: stats.ComparisonTable) -> str:
-  """What is significant, after Holm's adjustment, and what is not."""
-  lists: dict[str, list[str]] = {"higher": [], "lower": [], "same": []}
-  for name, row in table.rows.items():
-    kind = "lower" if row.mean_b < row.mean_a else "higher"
-    kind = kind if table.adjusted[name] < LEVEL else "same"
-    lists[kind].append(name.removesuffix(", %"))
-  first, second = table.names
-  seeds = next(iter(table.rows.values())).n[0]
-  facts = {"first": first, "second": second, "seeds": seeds, **lists}
-  return markdown("verdict.md", facts)
+def pairs(study: config.Study) -> list[Pair]:
+  """What the study compares: what it lists, or its first two methods."""
+  first = zip(study.optimizers[:1], study.optimizers[1:2], strict=False)
+  return list(study.pairs or first)
 
 
-def make(
-  study: config.Study, found: Results, table: stats.ComparisonTable
-) -> Page:
+def has(found: Results, pair: Pair) -> bool:
+  """Whether at least two seeds of both are there."""
+  return len(found.seeds(pair)) > 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+  """What a study's primary outcome says of its pairs.
+
+  Attributes:
+    outcome: the primary one.
+    rows: the comparisons, with p adjusted for all pairs.
+  """
+
+  outcome: outcomes.Outcome
+  rows: Mapping[Pair, Compared]
+
+  @property
+  def verdicts(self) -> dict[Pair, str]:
+    return {
+      pair: outcomes.verdict(row, self.outcome)
+      for pair, row in self.rows.items()
+    }
+
+  def figure(self) -> Any:
+    changes = {
+      f"{method_name(b)} − {method_name(a)}": (row.change, *row.change_interval)
+      for (a, b), row in self.rows.items()
+    }
+    return figures.differences(
+      changes, self.outcome.label, self.outcome.matters
+    )
+
+
+def answer(study: config.Study, found: Results) -> Answer:
+  """Of the study's primary outcome."""
+  outcome = outcomes.OUTCOMES[study.outcome]
+  its = [pair for pair in pairs(study) if has(found, pair)]
+  if not its or not all(outcome.is_in(found, pair) for pair in its):
+    raise rows.RowsError(
+      f"{study.name} has not enough to compare: two methods with two seeds "
+      f"each after epoch {study.config.epochs}, with {outcome.label}. `python "
+      f"-m experiments run {study.name}` goes on."
+    )
+  return Answer(outcome, outcomes.compare(found, outcome, its))
+
+
+def others(
+  study: config.Study, found: Results, its: Sequence[Pair]
+) -> dict[str, dict[Pair, Compared]]:
+  """By the outcomes that decide nothing, with p adjusted for all cells."""
+  made = {
+    outcome.label: outcomes.compare(found, outcome, its)
+    for name, outcome in outcomes.OUTCOMES.items()
+    if name != study.outcome and all(outcome.is_in(found, pair) for pair in its)
+  }
+  adjust([cell for column in made.values() for cell in column.values()])
+  return made
+
+
+def means(study: config.Study, found: Results) -> dict[str, Any]:
+  """Every method by every outcome that all of them have."""
+  methods = [m for m in study.optimizers if len(found.seeds([m])) > 1]
+  columns = {
+    outcome: {
+      m: found.values(
+        m,
+        outcome.metric,
+        found.seeds([m], outcome.datasets),
+        outcome.datasets,
+        part=outcome.part,
+      )
+      for m in methods
+    }
+    for outcome in outcomes.OUTCOMES.values()
+    if all(outcome.is_in(found, [m]) for m in methods)
+  }
+  return {"methods": methods, "columns": columns}
+
+
+def planned(name: str) -> str | None:
+  """What PLAN.md says of a study, under a heading that names it."""
+  sections = re.split(
+    r"^## (?=\d)", PLAN.read_text("utf-8"), flags=re.MULTILINE
+  )
+  for section in sections[1:]:
+    heading, _, text = section.partition("\n")
+    if f"`{name}`" in heading:
+      return text.partition("\n## ")[0].strip()
+  return None
+
+
+def make(study: config.Study, found: Results) -> Page:
+  """The study's page.
+
+  Raises:
+    RowsError: if there is nothing to compare yet.
+  """
+  its = answer(study, found)
   epochs = study.epochs_evaluated()
   ended = [name for name in study.optimizers if found.seeds([name])]
   followed = [
@@ -66,18 +157,28 @@ def make(
     for name in study.optimizers
     if found.seeds([name], ["train", "clean"], epochs)
   ]
+  described = {name: text for name, (_, text) in config.studies().items()}
+  title = described.get(study.name, study.name).strip().splitlines()[0]
   facts = {
-    "names": table.names,
-    "verdict": verdict(table),
-    "table": table.markdown(),
-    "followed": followed and len(epochs) > 1,
     "study": study.name,
+    "title": title.rstrip("."),
+    "answer": its,
+    "others": others(study, found, list(its.rows)),
+    "means": means(study, found),
+    "plan": planned(study.name),
+    "diagrams": len(ended) <= MOST_DIAGRAMS,
+    "followed": followed and len(epochs) > 1,
     "settings": dataclasses.asdict(study.config),
-    "row": list(found.rows.values())[-1],
+    "made": provenance(found, study.name),
   }
   drawings = {
-    "reliability": lambda: figures.reliability(found, None, optimizers=ended),
-    "curves": lambda: figures.training(found, PANELS, None, epochs, followed),
+    f"{study.name}_differences": its.figure,
+    f"{study.name}_reliability": lambda: figures.reliability(
+      found, None, optimizers=ended
+    ),
+    f"{study.name}_curves": lambda: figures.training(
+      found, PANELS, None, epochs, followed
+    ),
   }
   return Page(markdown("study.md", facts), drawings)
 
@@ -89,16 +190,29 @@ def write(folder: pathlib.Path) -> str:
     What it says, as plain text.
   """
   study, found = load(folder)
-  table = comparison(study, found)
-  if table is None:
-    raise rows.RowsError(
-      f"{folder} has not enough to compare: two optimizers with two seeds each "
-      f"after epoch {study.config.epochs}. `python -m experiments resume "
-      f"{folder}` goes on."
-    )
   path = folder / "report.html"
-  make(study, found, table).write_html(path)
-  return f"{table}\n{verdict(table)}\n\nThe page: {path}"
+  make(study, found).write_html(path)
+  facts = {"answer": answer(study, found), "means": means(study, found)}
+  said = (markdown(name, facts) for name in ("summary.md", "methods.md"))
+  return "\n\n".join([*said, f"The page: {path}"])
+
+
+def write_kept(output: pathlib.Path | None = None) -> list[pathlib.Path]:
+  """Writes a page for each planned study of which all pairs are there.
+
+  Args:
+    output: the folder; by default that of the kept rows.
+
+  Returns:
+    The pages.
+  """
+  output, paths = output or kept.FOLDER, []
+  for name, (study, _) in config.studies().items():
+    found = load_kept(study)
+    if planned(name) and all(has(found, pair) for pair in pairs(study)):
+      paths.append(output / f"{name}.md")
+      make(study, found).write_markdown(paths[-1])
+  return paths
 
 
 def show(folder: pathlib.Path) -> str:
@@ -121,6 +235,7 @@ def show(folder: pathlib.Path) -> str:
       value = np.mean([run.get(name, np.nan) for run in runs])
       line += f" {value:11.4g}" if np.isfinite(value) else " " * 12
     lines.append(line)
-  table = comparison(study, found)
-  facts = {"diverged": diverged, "lines": lines, "table": table and str(table)}
+  enough = any(has(found, pair) for pair in pairs(study))
+  its = answer(study, found) if enough else None
+  facts = {"diverged": diverged, "lines": lines, "answer": its}
   return render("show.txt", facts).rstrip()

@@ -12,6 +12,7 @@ from experiments.config import Config, Study
 STUDY = Study(
   name="corruption_confirmation",
   config=Config(),
+  outcome="corrupted_accuracy",
   seeds=20,
   first_seed=20,
   corruptions=cifar.CORRUPTIONS,

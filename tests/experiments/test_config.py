@@ -1,6 +1,7 @@
 """Settings, and what is said of those that can't be."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -107,3 +108,15 @@ def test_epochs():
   study = study.override(["evaluate_every=4"])
   assert study.epochs_evaluated() == [3, 4, 6, 8, 10]
   assert study.datasets(4) == ["train", "clean"]
+
+
+def test_pairs_are_of_the_studys_methods(tmp_path):
+  schedules = config.load_study("schedules")
+  (tmp_path / "study.json").write_text(
+    json.dumps(dataclasses.asdict(schedules))
+  )
+  assert config.load_settings(tmp_path) == schedules
+  some = schedules.override(["optimizers=sgd,orthograd,cosine"])
+  assert some.pairs == (("sgd", "orthograd"),)
+  with pytest.raises(ConfigError, match="pairs has 'adamw', but must"):
+    dataclasses.replace(schedules, pairs=(("sgd", "adamw"),))

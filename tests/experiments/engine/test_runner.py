@@ -131,6 +131,8 @@ def test_rows(made):
   assert row["versions"]["jax"] == jax.__version__
   assert "cpu" in row["device"] and row["wall_time"] > 0
   assert {"commit", "time", "method"} <= set(row)
+  spent = [r["epoch_seconds"] for r in found if r["dataset"] == "train"]
+  assert len(spent) == 8 and all(0 < seconds < 600 for seconds in spent)
   assert row["training"] == dataclasses.asdict(SGD)
   # Images under corruption are also judged by the temperature of clean ones.
   assert set(row["scaled_clean"]) == set(row["scaled"]) > {"loss", "ece"}

@@ -248,6 +248,11 @@ def test_logits_and_metrics(trained):
   row = rows[2]
   for name, value in calibration.evaluate(expected, labels).items():
     assert row["metrics"][name] == pytest.approx(float(value), rel=1e-3)
+  p = (
+    np.exp(np.float64(expected)) / np.exp(np.float64(expected)).sum(1)[:, None]
+  )
+  wrong = p.max(1)[p.argmax(1) != labels].mean()
+  assert row["metrics"]["wrong_confidence"] == pytest.approx(wrong, rel=1e-3)
   temperature = float(calibration.fit_temperature(expected, labels))
   assert row["metrics"]["temperature"] == pytest.approx(temperature, rel=1e-3)
   scaled = calibration.evaluate(expected / temperature, labels)

@@ -1,57 +1,153 @@
-"""The page of one study."""
+"""The page of one study, and the rule for its verdicts."""
 
 import dataclasses
+import gzip
 import json
 
+from hypothesis import given
+from hypothesis import strategies as st
+import numpy as np
 import pytest
+import scipy.stats
 
-from experiments import report
+from experiments import config, report
 from experiments.engine.rows import RowsError
-from experiments.report import study
-from experiments.studies import table1
-from orthograd_optax import stats
+from experiments.report import kept as kept_rows
+from experiments.report import outcomes, study
+from experiments.report.compare import CORRUPTED, Compared
+from experiments.report.results import Results
+from experiments.studies import corruption_confirmation, schedules, table1
 
-
-def table(b):
-  """Loss is what is given, and accuracy the same."""
-  a = {"loss": [1.0, 1.1, 1.3, 1.2], "accuracy, %": [75.0, 76.0, 77.0, 75.0]}
-  b = {"loss": b, "accuracy, %": [76.0, 75.0, 75.0, 77.0]}
-  return stats.compare_table(a, b, paired=True, names=("SGD", "⊥Grad"))
+LOSS = outcomes.OUTCOMES["scaled_loss"]
+ACCURACY = outcomes.OUTCOMES["accuracy"]
 
 
 @pytest.mark.parametrize(
-  ("b", "text"),
+  ("change", "noise", "loss", "accuracy"),
   [
+    (-0.1, 0.01, "helps", "harms, by less than matters"),
+    (0.1, 0.01, "harms", "helps, by less than matters"),
     (
-      [0.5, 0.7, 0.8, 0.75],
-      "Over 4 seeds, ⊥Grad has lower loss than SGD (p < 0.05 after Holm's "
-      "adjustment). Not significantly different: accuracy.",
+      -0.01,
+      0.001,
+      "helps, by less than matters",
+      "harms, by less than matters",
     ),
-    (
-      [1.5, 1.7, 1.8, 1.75],
-      "Over 4 seeds, ⊥Grad has higher loss than SGD (p < 0.05 after Holm's "
-      "adjustment). Not significantly different: accuracy.",
-    ),
-    (
-      [1.1, 1.0, 1.2, 1.3],
-      "Over 4 seeds, ⊥Grad has no metric that differs from SGD's at p < 0.05. "
-      "Not significantly different: loss, accuracy.",
-    ),
+    (0.0, 0.001, "no difference that matters", "no difference that matters"),
+    (0.0, 0.1, "undecided", "no difference that matters"),
+    (0.0, 1.0, "undecided", "undecided"),
   ],
 )
-def test_verdict(b, text):
-  assert study.verdict(table(b)) == text
+def test_verdicts(change, noise, loss, accuracy):
+  a = np.linspace(1.0, 2.0, 10)
+  b = a + change + noise * np.tile([1.0, -1.0], 5)
+  row = Compared("loss", a, b)
+  assert outcomes.verdict(row, LOSS) == loss
+  assert outcomes.verdict(row, ACCURACY) == accuracy
 
 
-def test_verdict_of_both_kinds():
-  found = table([0.5, 0.7, 0.8, 0.75])
-  rows = {"loss": found.rows["loss"], "ECE": found.rows["loss"]}
-  rows["entropy"] = table([1.5, 1.7, 1.8, 1.75]).rows["loss"]
-  found = stats.ComparisonTable(found.names, rows, dict.fromkeys(rows, 0.01))
-  assert study.verdict(found) == (
-    "Over 4 seeds, ⊥Grad has lower loss, ECE and higher entropy than SGD "
-    "(p < 0.05 after Holm's adjustment)."
+@given(
+  st.lists(st.floats(-0.1, 0.1), min_size=3, max_size=12),
+  st.floats(1e-4, 0.05),
+  st.floats(1, 10),
+)
+def test_verdicts_follow_the_interval(differences, spread, factor):
+  """By SciPy's interval; an adjustment can only make them less certain."""
+  a = np.zeros(len(differences))
+  b = np.array(differences) + spread * np.arange(len(a))
+  low, high = scipy.stats.ttest_1samp(b, 0).confidence_interval()
+  row = Compared("loss", a, b)
+  inside = -0.02 < low and high < 0.02
+  if low > 0 or high < 0:
+    word = "helps" if high < 0 else "harms"
+    tail = ", by less than matters" if inside else ""
+    assert outcomes.verdict(row, LOSS) == word + tail
+  row.holm = min(1.0, factor * row.holm)
+  if row.holm >= 0.05:
+    word = "no difference that matters" if inside else "undecided"
+    assert outcomes.verdict(row, LOSS) == word
+
+
+def made(seeds=6):
+  """Rows of a study with two pairs: the second is lower by 0.1, or equal."""
+  rng = np.random.default_rng(0)
+  noise = rng.normal(scale=0.002, size=(seeds, 5))
+  losses = {
+    "sgd": 0.8,
+    "orthograd": 0.7,
+    "cosine": 0.6,
+    "orthograd_cosine": 0.6,
+  }
+  for seed in range(seeds):
+    for i, (name, loss) in enumerate(losses.items()):
+      loss += 0.05 * seed + float(noise[seed, i])
+      for dataset in ("train", "clean", *CORRUPTED):
+        metrics = {
+          m: loss for m in ("loss", "ece", "brier", "wrong_confidence")
+        }
+        metrics["top1"] = 80.0 + float(noise[seed, i])
+        yield {
+          "study": "schedules",
+          "optimizer": name,
+          "seed": 100 + seed,
+          "epoch": 100,
+          "dataset": dataset,
+          "metrics": metrics,
+          "scaled_half": {"loss": loss},
+          "scaled_clean": {"loss": 2 * loss},
+          "bins": {k: [0.5] * 10 for k in ("count", "confidence", "accuracy")},
+          "config_hash": schedules.STUDY.config.hash,
+          "time": "2026-11-17T00:00:00",
+          "wall_time": 60.0,
+          "device": "1 × H200",
+          "versions": {"jax": "0.0"},
+          "precision": "bfloat16",
+          "commit": "abc",
+        }
+
+
+def test_page_of_a_planned_study():
+  found = Results(made(), schedules.STUDY.config)
+  answer = study.answer(schedules.STUDY, found)
+  assert answer.verdicts == {
+    ("sgd", "orthograd"): "helps",
+    ("cosine", "orthograd_cosine"): "no difference that matters",
+  }
+  row = answer.rows["sgd", "orthograd"]
+  test = scipy.stats.ttest_rel(row.b, row.a)
+  other = answer.rows["cosine", "orthograd_cosine"]
+  assert row.holm == pytest.approx(2 * min(test.pvalue, other.paired.p))
+  low, high = test.confidence_interval()
+  page = study.make(schedules.STUDY, found)
+  shown = f"| {np.mean(row.b - row.a):+.3f} ({low:+.3f} to {high:+.3f}) |"
+  assert "| ⊥Grad − SGD " + shown.replace("-", "−") in page.markdown
+  # Seven other outcomes, of which the losses and what has their numbers differ.
+  (line,) = (
+    line
+    for line in page.markdown.split("## The other")[1].splitlines()
+    if line.startswith("| ⊥Grad − SGD |")
   )
+  assert len(line.split("|")) == 2 + 1 + 7 and line.count(" *") == 5
+  assert "**Question.** Does ⊥Grad help once a temperature is" in page.markdown
+  assert set(page.figures) == {
+    "schedules_differences",
+    "schedules_reliability",
+  }
+
+
+def test_a_study_may_have_another_outcome():
+  rows = [row for row in made() if "cosine" not in row["optimizer"]]
+  found = Results(rows, corruption_confirmation.STUDY.config)
+  answer = study.answer(corruption_confirmation.STUDY, found)
+  assert answer.outcome.label == "corrupted accuracy, %"
+  assert list(answer.verdicts.values()) == ["no difference that matters"]
+
+
+def test_what_is_planned():
+  names = [n for n in config.studies() if study.planned(n)]
+  assert {"schedules", "where", "data_1_percent", "wide_cosine"} <= set(names)
+  assert not {"quick", "table1", "confirmation", "pilot_rates"} & set(names)
+  assert "## " not in study.planned("schedules")
 
 
 def test_page_and_table(kept, tmp_path):
@@ -62,10 +158,10 @@ def test_page_and_table(kept, tmp_path):
   some = [row for row in kept if row["study"] == "table1" and row["seed"] < 3]
   write(some)
   said = report.write_study(tmp_path)
-  assert "Over 3 seeds, ⊥Grad has " in said and "report.html" in said
+  assert "over 3 seeds: **" in said and "report.html" in said
   page = (tmp_path / "report.html").read_text("utf-8")
-  assert "<title>SGD and ⊥Grad: the study table1</title>" in page
-  assert page.count("<svg") == 2 and "learning_rate 0.01, " in page
+  assert "<title>Table 1: ResNet-18, 20 seeds × {SGD, ⊥Grad}, 10 %" in page
+  assert page.count("<svg") == 3 and "learning_rate 0.01, " in page
   assert f"commit {some[-1]['commit']}" in page
   # Rows may be of code outside of git, such as a downloaded archive.
   write([row | {"commit": None} for row in some])
@@ -85,9 +181,21 @@ def test_page_and_table(kept, tmp_path):
   write([*some, some[0] | gone, first | early])
   shown = report.show(tmp_path)
   assert f"{some[0]['optimizer']}, seed 3: diverged in epoch 7\n" in shown
-  assert "\n\nThe test set after the last epoch:\n\n|" in shown
-  assert "Over 3 seeds" in report.write_study(tmp_path)
+  assert "\n\nThe test set after the last epoch:\n\n- ⊥Grad − SGD, " in shown
+  assert "over 3 seeds" in report.write_study(tmp_path)
   write([row for row in some if row["seed"] == 0])
   assert "The test set" not in report.show(tmp_path)
   with pytest.raises(RowsError, match="not enough to compare"):
     report.write_study(tmp_path)
+
+
+def test_pages_of_kept_studies(monkeypatch, tmp_path):
+  text = "".join(json.dumps(row) + "\n" for row in made())
+  rows = tmp_path / "rows"
+  rows.mkdir()
+  (rows / "schedules.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+  monkeypatch.setattr(kept_rows.load, "__defaults__", (rows,))
+  paths = study.write_kept(tmp_path)
+  # Not of `where`, which shares its folder and lacks rows of its own.
+  assert [path.name for path in paths] == ["schedules.md"]
+  assert (tmp_path / "schedules_differences.png").exists()

@@ -1,0 +1,92 @@
+"""What a study is judged by, and the one rule for its verdicts: PLAN.md."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from experiments.report.compare import CORRUPTED, LEVEL, Compared, adjust
+from experiments.report.compare import compare as compare_metric
+from experiments.report.results import Results
+
+
+class Outcome(NamedTuple):
+  """A number of each run.
+
+  Attributes:
+    label: what it is called.
+    metric: its name in rows.
+    part: of the rows, likewise.
+    datasets: the sets of images over which it is the mean.
+    sign: 1 if less is better, and -1 if more is.
+    matters: the smallest difference that matters to a user, if one is planned.
+  """
+
+  label: str
+  metric: str
+  part: str = "metrics"
+  datasets: tuple[str, ...] = ("clean",)
+  sign: int = 1
+  matters: float | None = None
+
+  def is_in(self, found: Results, methods: Iterable[str]) -> bool:
+    """Whether there are at least two seeds that have it for all methods."""
+    methods = list(methods)
+    seeds = found.seeds(methods, self.datasets)
+    return len(seeds) > 1 and all(
+      row.get(self.part, {}).get(self.metric) is not None
+      for method in methods
+      for rows in found.get(method, seeds, self.datasets)
+      for row in rows
+    )
+
+
+# The first is the primary outcome, unless a study has another.
+OUTCOMES = {
+  "scaled_loss": Outcome("loss after T", "loss", "scaled_half", matters=0.02),
+  "corrupted_loss": Outcome(
+    "corrupted loss at the clean T",
+    "loss",
+    "scaled_clean",
+    tuple(CORRUPTED),
+    matters=0.02,
+  ),
+  "accuracy": Outcome("accuracy, %", "top1", sign=-1, matters=0.5),
+  "corrupted_accuracy": Outcome(
+    "corrupted accuracy, %", "top1", "metrics", tuple(CORRUPTED), -1, 0.5
+  ),
+  "loss": Outcome("loss", "loss"),
+  "ece": Outcome("ECE", "ece"),
+  "brier": Outcome("Brier score", "brier"),
+  "wrong_confidence": Outcome(
+    "confidence of wrong answers", "wrong_confidence"
+  ),
+}
+
+
+def compare(
+  found: Results, outcome: Outcome, pairs: Sequence[tuple[str, str]]
+) -> dict[tuple[str, str], Compared]:
+  """Pairs of methods by an outcome, with p adjusted for all pairs."""
+  rows = {}
+  for pair in pairs:
+    seeds = found.seeds(pair, outcome.datasets)
+    rows[pair] = compare_metric(
+      found,
+      outcome.metric,
+      seeds,
+      outcome.datasets,
+      part=outcome.part,
+      pair=pair,
+    )
+  adjust(rows.values())
+  return rows
+
+
+def verdict(row: Compared, outcome: Outcome) -> str:
+  """By the plan's rule, of the second method beside the first."""
+  low, high = row.change_interval
+  matters = outcome.matters
+  small = matters is not None and -matters < low and high < matters
+  if row.holm >= LEVEL:
+    return "no difference that matters" if small else "undecided"
+  word = "helps" if row.change * outcome.sign < 0 else "harms"
+  return f"{word}, by less than matters" if small else word
