@@ -304,7 +304,7 @@ def _noise(group: Group, dtype: Any, *, subtracted: bool) -> Noise:
   return Noise(relative, *(quantum * root for quantum in quanta))
 
 
-def _quantum(info: jnp.finfo) -> float:
+def _quantum(info: Any) -> float:
   """By how much subnormal entries may be off: those of float16 are rounded.
 
   Those of float32, bfloat16 and float64 may be flushed to zero by XLA.
