@@ -1,0 +1,80 @@
+"""Where would ⊥Grad act on your network, and what can be masked?
+
+    python examples/diagnose.py
+
+`alignment` compares each leaf with its gradient. A kernel that a normalization
+follows is orthogonal to its gradient already (radial share 0): ⊥Grad leaves it
+as it is. Mask such leaves, and an update costs less and does the same.
+"""
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from orthograd_optax import alignment, orthograd, plots
+
+
+class Network(nn.Module):
+  @nn.compact
+  def __call__(self, x):
+    x = nn.Conv(16, (3, 3), use_bias=False)(x)
+    x = nn.relu(nn.GroupNorm(4, name="norm")(x))
+    x = nn.relu(nn.Dense(64, name="hidden")(x.mean((1, 2))))
+    return nn.Dense(10, name="head")(x)
+
+
+def main(steps=100, output="diagnose.png"):
+  network = Network()
+  x = jax.random.normal(jax.random.key(0), (256, 8, 8, 3))
+  labels = jnp.arange(256) % 10
+  params = network.init(jax.random.key(1), x)["params"]
+
+  @jax.jit
+  def grads_of(params):
+    def loss(params):
+      logits = network.apply({"params": params}, x)
+      return optax.losses.softmax_cross_entropy_with_integer_labels(
+        logits, labels
+      ).mean()
+
+    return jax.grad(loss)(params)
+
+  # Biases are zero at first, and have no direction yet: train a little.
+  watched = orthograd(diagnostics=True)
+  optimizer = optax.chain(watched, optax.sgd(0.05, momentum=0.9))
+  state, shares = optimizer.init(params), {}
+  update = jax.jit(optimizer.update)
+  for _ in range(steps):
+    updates, state = update(grads_of(params), state, params)
+    params = optax.apply_updates(params, updates)
+    for name, share in state[0].removed_fraction.items():
+      shares.setdefault(name, []).append(100 * share)
+
+  table = alignment(grads_of(params), params)
+  print(table)
+  orthogonal = {name for name, x in table.radial_fraction.items() if x < 1e-4}
+  print("Nothing to remove, so mask:", ", ".join(sorted(orthogonal)))
+
+  def acts_on(path, _):
+    return (
+      jax.tree_util.keystr(path, simple=True, separator="/") not in orthogonal
+    )
+
+  mask = lambda tree: jax.tree_util.tree_map_with_path(acts_on, tree)
+  masked, every = orthograd(mask=mask), orthograd()
+  grads = grads_of(params)
+  a, _ = masked.update(grads, masked.init(params), params)
+  b, _ = every.update(grads, every.init(params), params)
+  change = optax.tree.norm(optax.tree.sub(a, b)) / optax.tree.norm(b)
+  print(f"The masked update differs by {float(change):.1e} of its norm.")
+  curves = {"removed share of ‖g‖², %": shares}
+  curves = {
+    k: {n: jnp.array([x]) for n, x in v.items()} for k, v in curves.items()
+  }
+  plots.save(plots.curves(curves, range(steps), xlabel="step"), output)
+  return table, float(change)
+
+
+if __name__ == "__main__":
+  main()

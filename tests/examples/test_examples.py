@@ -1,0 +1,62 @@
+"""The examples, shortened: they run, and show what they say they show."""
+
+import importlib.util
+import pathlib
+
+import pytest
+
+FOLDER = pathlib.Path(__file__).parents[2] / "examples"
+
+
+def run(name, tmp_path, **settings):
+  """What an example's `main` returns; its picture must be there, too."""
+  spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+  assert spec is not None and spec.loader is not None
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  picture = tmp_path / f"{name}.png"
+  found = module.main(output=picture, **settings)
+  assert picture.stat().st_size > 5_000
+  return found
+
+
+def test_all_are_tested_and_short():
+  text = pathlib.Path(__file__).read_text("utf-8")
+  for path in FOLDER.glob("*.py"):
+    assert f'run("{path.stem}", ' in text
+    lines = filter(str.strip, path.read_text("utf-8").splitlines())
+    assert len(list(lines)) <= 80, path.name
+
+
+@pytest.mark.slow
+def test_grokking(tmp_path):
+  found = run("grokking", tmp_path, steps=130, every=130)
+  (seen, new), (also_seen, others) = found["AdamW"][-1], found["⊥AdamW"][-1]
+  assert seen > 99.9 and also_seen > 99.9
+  assert new < 1 and others > 90
+
+
+@pytest.mark.slow
+def test_flax_nnx(tmp_path):
+  found = run("flax_nnx", tmp_path, steps=800)
+  (sgd, scaled, ours, _) = (each["ece"] for each in found.values())
+  assert scaled < ours < sgd
+
+
+@pytest.mark.slow
+def test_equinox_mlp(tmp_path):
+  found = run("equinox_mlp", tmp_path, steps=600)
+  assert found["⊥Grad"]["max_logit"] < 0.7 * found["SGD"]["max_logit"]
+  assert found["⊥Grad"]["loss"] < found["SGD"]["loss"]
+
+
+@pytest.mark.slow
+def test_sharded_transformer(tmp_path):
+  losses, gathered = run("sharded_transformer", tmp_path, steps=20)
+  assert losses[-1] < 0.8 * losses[0] and gathered <= 64
+
+
+def test_diagnose(tmp_path, capsys):
+  table, change = run("diagnose", tmp_path, steps=5)
+  assert "so mask: Conv_0/kernel\n" in capsys.readouterr().out
+  assert table.radial_fraction["head/kernel"] > 1e-3 and change < 1e-5
