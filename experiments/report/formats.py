@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.report import paper
-from orthograd_optax import stats
 
 NAMES = {
   "sgd": "SGD",
@@ -92,9 +91,13 @@ def with_error(runs: Sequence[float], metric: str = "") -> str:
   return f"{middle} ± {number(std / math.sqrt(len(runs)), metric)}"
 
 
-def effect(row: stats.Comparison) -> str:
-  low, high = row.interval
-  return f"{number(row.d)} ({number(low)}, {number(high)})"
+def signed(value: float | None, metric: str = "") -> str:
+  """With the digits of a metric, and its sign."""
+  return form(value, f"+.{DIGITS.get(metric, 2)}f")
+
+
+def interval(ends: tuple[float, float], metric: str = "") -> str:
+  return f"({signed(ends[0], metric)}, {signed(ends[1], metric)})"
 
 
 def p_value(p: float | None) -> str:
@@ -114,17 +117,15 @@ def bare(key: str) -> str:
 
 
 class Printed(NamedTuple):
-  """What the paper prints of a metric, and "" for what it doesn't."""
+  """What the paper prints of a metric, and "" for what it doesn't.
+
+  Its effect size has our sign: ⊥Grad less SGD.
+  """
 
   sgd: str = ""
   orthograd: str = ""
   d: str = ""
-  interval: str = ""
   p: str = ""
-
-  @property
-  def effect(self) -> str:
-    return f"{self.d} {self.interval}".strip()
 
   @property
   def pair(self) -> str:
@@ -139,21 +140,21 @@ def printed(row: paper.Row | None) -> Printed:
   digits = max(len(f"{x}".partition(".")[2]) for x in pair)
   return Printed(
     *(form(x, f".{digits}f") for x in pair),
-    d="" if row.d is None else number(row.d),
-    interval="" if row.interval is None else f"{row.interval}",
+    d="" if row.d is None else signed(-row.d),
     p="" if row.p is None else p_value(row.p),
   )
 
 
 FILTERS = {
   "bare": bare,
-  "effect": effect,
   "form": form,
+  "interval": interval,
   "label": label,
   "mean": mean,
   "name": method_name,
   "number": number,
   "p_value": p_value,
+  "signed": signed,
   "spread": spread,
   "with_error": with_error,
 }
