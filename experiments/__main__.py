@@ -158,12 +158,12 @@ def keep(args: argparse.Namespace) -> None:
     "--output",
     type=PATH,
     metavar="FOLDER",
-    help="of report.html, README.md and pictures (experiments/results)",
+    help="of the pages and pictures (experiments/results)",
   ),
 )
 def report_(args: argparse.Namespace) -> None:
-  """write the replication of the paper, from the rows that are kept: a page
-  and Markdown; or, given a study's folder, a page of that study"""
+  """write the replication of the paper, from the rows that are kept: Markdown
+  and report.html; or, given a study's folder, a page of that study"""
   from experiments import report
 
   if args.folder is None:

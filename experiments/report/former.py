@@ -37,9 +37,7 @@ def facts(found: Results, first: Results, mixed: Results) -> dict[str, Any]:
     "first, corrupted": (first, FIRST, AVERAGE),
     "third, corrupted": (found, FIRST, CORRUPTED),
   }
-  runs = {
-    name: differences(*of, METRICS) for name, of in clean.items()
-  } | {
+  runs = {name: differences(*of, METRICS) for name, of in clean.items()} | {
     name: differences(*of, compare.UNDER_CORRUPTION)
     for name, of in corrupted.items()
   }
