@@ -120,7 +120,7 @@ def by_metric(
   return rows
 
 
-def grid(lines: dict[str, list[Compared]]) -> dict[str, list[Compared]]:
+def grid(lines: dict[Any, list[Compared]]) -> dict[Any, list[Compared]]:
   """Lines of cells, with p adjusted for all cells."""
   adjust([cell for line in lines.values() for cell in line])
   return lines

@@ -107,7 +107,7 @@ class Runs:
 
 
 def paired(a, b):
-  """Mean difference, its 95 % interval and p: the paired t-test, written out."""
+  """Mean difference, 95 % interval and p: the paired t-test, written out."""
   change = np.asarray(b) - np.asarray(a)
   error = np.std(change, ddof=1) / np.sqrt(len(change))
   law = scipy.stats.t(len(change) - 1)
