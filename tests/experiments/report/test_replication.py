@@ -35,66 +35,82 @@ def test_kept_pages_are_current(pages, tmp_path):
   assert shown <= kept
 
 
-def test_links_lead_somewhere(pages):
-  """To files, and to headings of the other page."""
-  headings = {}
-  for name, page in pages.items():
-    titles = re.findall(r"^#+ (.*)$", page.markdown, re.MULTILINE)
-    plain = [re.sub(r"[^\w\- ]", "", title.lower()) for title in titles]
-    headings[f"{name}.md"] = {title.replace(" ", "-") for title in plain}
-  for page in pages.values():
-    for link in re.findall(r"(?<!!)\[.*?\]\((.*?)\)", page.markdown):
-      path, _, anchor = link.partition("#")
-      assert (kept_rows.FOLDER / path).exists()
-      assert not anchor or anchor in headings[path]
+def headings(path):
+  """As GitHub names them in links."""
+  titles = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), re.MULTILINE)
+  plain = (re.sub(r"[^\w\- ]", "", title.lower()) for title in titles)
+  return {title.replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    "results/README.md",
+    "results/replication.md",
+    "results/replication_appendix.md",
+    "README.md",
+    "../README.md",
+  ],
+)
+def test_links_lead_somewhere(name):
+  path = kept_rows.FOLDER.parent / name
+  for link in re.findall(
+    r"\[[^]]*\]\((?!http)(.*?)\)", path.read_text("utf-8")
+  ):
+    file, _, anchor = link.partition("#")
+    target = path.parent / file if file else path
+    assert target.exists(), link
+    assert not anchor or anchor in headings(target), link
 
 
 def test_first_lines(kept, runs, page):
   """What comes before the first heading, number by number."""
   text = page.markdown.partition("\n## ")[0]
-  assert text.count("\n- ") <= 10
+  assert text.count("\n- ") + 1 <= 10
 
-  def says(before, after, a, b, digits):
-    change = change_text(a, b, f"{0:.{digits}f}", star=False)
-    assert f"{before}{change}{after}" in text
-    return paired(a, b)
+  def says(words, digits, *of, **how):
+    """Words with {} for a difference, whose interval is returned."""
+    pair = runs(*of, **how)
+    change = change_text(*pair, f"{0:.{digits}f}", star=False)
+    assert words.format(change) in text
+    return paired(*pair)[1:3]
 
-  of_40 = lambda metric, **how: runs(table1, metric, range(40), **how)
-  says("max logit ", ")", *of_40("max_logit"), 2)
-  says("lower loss (", ")", *of_40("loss"), 3)
-  says("ECE (", ")", *of_40("ece"), 4)
-  says("same accuracy (", " points", *of_40("top1"), 2)
-  _, low, high, _ = says("loss ", ".\n", *of_40("loss", part="scaled_half"), 3)
-  assert -0.02 < low < 0 < high < 0.02
   after = {"part": "scaled_half"}
-  for metric, digits in (("loss", 3), ("ece", 4)):
-    name = {"loss": "loss", "ece": "ECE"}[metric]
-    worse = says(
-      f"{name} ", "", *runs(wide, metric, range(10), **after), digits
-    )
-    assert worse[1] > 0
-    says(f"{name} ", "", *runs(extended, metric, range(5), **after), digits)
-  assert paired(*runs(extended, "ece", range(5), **after))[1] > 0
-  says("", "", *runs(wide, "loss", range(10), epoch=80, **after), 3)
-  worse = says(
-    "loss ", "", *runs(extended, "loss", range(5), corrupted(kept), **after), 3
-  )
-  assert worse[1] > 0
+  of_40, of_10, of_5 = range(40), range(10), range(5)
+  hard = corrupted(kept)
+  says("max logit {},", 2, table1, "max_logit", of_40)
+  says("a slightly lower loss, {},", 3, table1, "loss", of_40)
+  says("ECE, {}, at", 4, table1, "ece", of_40)
+  low, high = says("same accuracy, {} points", 2, table1, "top1", of_40)
+  assert -0.5 < low < 0 < high < 0.5
+  low, high = says("scaling**: loss {}.", 3, table1, "loss", of_40, **after)
+  assert -0.02 < low < 0 < high < 0.02
+  # Worse after scaling.
+  for low, _ in (
+    says("*worse* after scaling: loss {}", 3, wide, "loss", of_10, **after),
+    says("ECE {};", 4, wide, "ece", of_10, **after),
+    says(
+      "ECE is worse after scaling, too, {}", 4, extended, "ece", of_5, **after
+    ),
+    says("corruption, {}", 3, extended, "loss", of_5, hard, **after),
+  ):
+    assert low > 0
+  says("at epoch 80, loss {}", 3, wide, "loss", of_10, epoch=80, **after)
+  says("images loss is {}", 3, extended, "loss", of_5, **after)
   # The crossings.
   for epoch in (20, 40, 60):
-    assert paired(*of_40("max_logit", epoch=epoch))[1] > 0
-  says("loss differs by ", "", *of_40("loss", epoch=80), 3)
-  says("ECE by ", "", *of_40("ece", epoch=80), 4)
-  lower = says("lower, ", " points", *of_40("top1", epoch=80), 2)
-  assert lower[2] < 0
+    assert paired(*runs(table1, "max_logit", of_40, epoch=epoch))[1] > 0
+  says("loss differs by {}", 3, table1, "loss", of_40, epoch=80)
+  says("ECE by {}", 4, table1, "ece", of_40, epoch=80)
+  _, high = says("lower, {} points", 2, table1, "top1", of_40, epoch=80)
+  assert high < 0
   for epoch in (20, 80, 100):
-    norm = says("(", ")", *of_40("weight_norm", epoch=epoch), 2)
-    assert norm[1] > 0
-  norm = says("(", ")", *runs(wide, "weight_norm", range(10)), 2)
-  assert norm[2] < 0
-  of = table1, range(20), corrupted(kept)
-  says("accuracy ", " points", *runs(of[0], "top1", *of[1:]), 2)
-  says("scaling ", ".", *runs(of[0], "loss", *of[1:], **after), 3)
+    at = "epoch 20" if epoch == 20 else epoch
+    says(f"{{}} at {at}", 2, table1, "weight_norm", of_40, epoch=epoch)
+  _, high = says("smaller, {}", 2, wide, "weight_norm", of_10)
+  assert high < 0
+  says("accuracy {} points", 2, table1, "top1", range(20), hard)
+  says("scaling {}.", 3, table1, "loss", range(20), hard, **after)
 
 
 def test_missing_rows_are_an_error(kept, loaded):
