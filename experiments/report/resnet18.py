@@ -48,10 +48,6 @@ def facts(found: Results, former: Results) -> dict[str, Any]:
     "by_corruption": by_corruption(found),
     "extra": compare.by_metric(found, FIRST, EXTRA, UNDER_CORRUPTION),
     "renormalization": renormalization(found, former),
-    "scaled": {
-      part: compare.by_metric(found, BOTH, metrics=["ece"], part=part)["ece"]
-      for part in ("scaled", "scaled_half")
-    },
   }
 
 

@@ -6,6 +6,7 @@ from reading import (
   EXTRA,
   METRICS,
   by_metric,
+  change_text,
   check_comparison,
   check_grid,
   cohens_d,
@@ -19,7 +20,7 @@ from reading import (
 from experiments.report import compare, formats, paper
 from experiments.report import kept as kept_rows
 from experiments.report.results import Results
-from experiments.studies import table1
+from experiments.studies import extended, table1, wide
 
 UNDER_CORRUPTION = list(METRICS.values())[:-2]
 # Within what our columns are to come to the paper's.
@@ -83,8 +84,14 @@ def test_columns_are_the_papers(runs, metric, seeds):
     assert abs(np.mean(ours) - theirs) <= TOLERANCE[metric]
 
 
-def test_headline(kept):
+def test_headline(kept, runs):
   """What the README quotes is what the rows say."""
+  after = {"part": "scaled_half"}
+  quoted = [
+    runs(table1, "loss", range(40), **after),
+    runs(wide, "loss", range(10), **after),
+    runs(extended, "ece", range(5), **after),
+  ]
   text = (kept_rows.FOLDER.parents[1] / "README.md").read_text("utf-8")
   rows = compare.by_metric(Results(kept, table1.STUDY.config), range(40))
   names = {"top1": "accuracy, %", "max_logit": "max logit", "ece": "ECE"}
@@ -100,6 +107,9 @@ def test_headline(kept):
       formats.p_value(row.adjusted),
     ]
     assert f"| {' | '.join(cells)} |" in text
+  for pair, digits in zip(quoted, (3, 3, 4), strict=True):
+    change = change_text(*pair, f"{0:.{digits}f}", star=False)
+    assert change in " ".join(text.split())
 
 
 def test_by_epoch(runs, appendix):
