@@ -158,7 +158,7 @@ def keep(args: argparse.Namespace) -> None:
     "--output",
     type=PATH,
     metavar="FOLDER",
-    help="of report.html, README.md and pictures (experiments/results)",
+    help="of the pages and pictures (experiments/results)",
   ),
 )
 def report_(args: argparse.Namespace) -> None:

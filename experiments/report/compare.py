@@ -1,6 +1,10 @@
-"""SGD beside ⊥Grad: the facts of tables that several parts of a report have."""
+"""SGD beside ⊥Grad: the facts of tables that several parts of a report have.
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+Differences and effect sizes are the second method less the first: ⊥Grad less
+SGD.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
 import functools
 from typing import Any
 
@@ -8,8 +12,7 @@ import numpy as np
 import scipy.stats
 
 from experiments import cifar
-from experiments.report import paper
-from experiments.report.formats import METRICS, method_name, printed
+from experiments.report.formats import METRICS, method_name
 from experiments.report.results import Results
 from orthograd_optax import stats
 
@@ -26,10 +29,12 @@ def sets(
   return [f"{name}/{severity}" for name in names for severity in severities]
 
 
+CLEAN = ["clean"]
+AVERAGE = ["CIFAR-10-C"]  # one row a run, in former_runs
 CORRUPTED = sets(cifar.CORRUPTIONS)
 EXTRA = sets(cifar.EXTRA_CORRUPTIONS)
 # The clean test set, and CIFAR-10-C by severity.
-SEVERITIES = [["clean"]]
+SEVERITIES = [CLEAN]
 SEVERITIES += [sets(cifar.CORRUPTIONS, [i]) for i in range(1, 6)]
 
 
@@ -40,24 +45,25 @@ class Compared:
     metric: its name in the rows.
     a: of the first set, for each seed.
     b: of the second.
-    holm: the paired p, adjusted for all metrics or cells of its table.
+    adjusted: the paired t-test's p after :func:`adjust`; before, p itself.
   """
 
   def __init__(self, metric: str, a: np.ndarray, b: np.ndarray) -> None:
     self.metric, self.a, self.b = metric, a, b
-    self.holm = self.paired.p
+    self.adjusted = self.p
 
   @functools.cached_property
-  def paired(self) -> stats.Comparison:
-    return stats.compare(self.a, self.b, paired=True)
+  def _test(self) -> Any:
+    return scipy.stats.ttest_rel(self.b, self.a)
 
-  @functools.cached_property
-  def welch(self) -> stats.Comparison:
-    return stats.compare(self.a, self.b)
+  @property
+  def p(self) -> float:
+    return float(self._test.pvalue)
 
   @property
   def differs(self) -> bool:
-    return self.holm < LEVEL
+    """What * says in all tables."""
+    return self.adjusted < LEVEL
 
   @property
   def change(self) -> float:
@@ -65,21 +71,21 @@ class Compared:
     return float(np.mean(self.b - self.a))
 
   @property
-  def change_interval(self) -> tuple[float, float]:
-    """Of 95 %, by the paired test."""
-    low, high = scipy.stats.ttest_rel(self.b, self.a).confidence_interval()
+  def interval(self) -> tuple[float, float]:
+    """Of the change: 95 %, by the paired t."""
+    low, high = self._test.confidence_interval()
     return float(low), float(high)
 
-  def p_equal(self, within: float) -> float:
-    """Of two one-sided paired tests."""
-    return stats.tost(self.a, self.b, within, paired=True).pvalue
+  @property
+  def d(self) -> float:
+    return stats.cohens_d(self.b, self.a)
 
 
 def compare(
   found: Results,
   metric: str,
   seeds: Sequence[int],
-  datasets: Sequence[str] = ("clean",),
+  datasets: Sequence[str] = CLEAN,
   epoch: int | Sequence[int] | None = None,
   part: str = "metrics",
   pair: Sequence[str] = PAIR,
@@ -93,22 +99,46 @@ def compare(
 
 def adjust(cells: Collection[Compared]) -> None:
   """Holm's adjustment for all of them."""
-  adjusted = stats.holm([cell.paired.p for cell in cells])
+  adjusted = stats.holm([cell.p for cell in cells])
   for cell, p in zip(cells, adjusted.tolist(), strict=True):
-    cell.holm = p
+    cell.adjusted = p
 
 
 def by_metric(
   found: Results,
   seeds: Sequence[int],
-  datasets: Sequence[str] = ("clean",),
+  datasets: Sequence[str] = CLEAN,
   metrics: Iterable[str] = METRICS,
   pair: Sequence[str] = PAIR,
+  part: str = "metrics",
 ) -> dict[str, Compared]:
   """Two optimizers, with p adjusted for all metrics."""
-  rows = {m: compare(found, m, seeds, datasets, pair=pair) for m in metrics}
+  rows = {
+    m: compare(found, m, seeds, datasets, part=part, pair=pair) for m in metrics
+  }
   adjust(rows.values())
   return rows
+
+
+def grid(lines: dict[Any, list[Compared]]) -> dict[Any, list[Compared]]:
+  """Lines of cells, with p adjusted for all cells."""
+  adjust([cell for line in lines.values() for cell in line])
+  return lines
+
+
+def by_epoch(
+  found: Results, seeds: Sequence[int], epochs: Sequence[int]
+) -> dict[str, Any]:
+  """All metrics on the test set, and the loss after T, after each epoch."""
+  parts = {m: (m, "metrics") for m in METRICS}
+  parts["scaled_loss"] = ("loss", "scaled_half")
+  lines = {
+    name: [
+      compare(found, metric, seeds, epoch=epoch, part=part) for epoch in epochs
+    ]
+    for name, (metric, part) in parts.items()
+  }
+  return {"epochs": epochs, "lines": grid(lines)}
 
 
 def paired_table(
@@ -123,11 +153,9 @@ def paired_table(
 
 
 def provenance(found: Results, study: str) -> dict[str, Any]:
-  """Where a study ran and how long, if rows are from it."""
+  """Where a study ran, and how long."""
   order = lambda row: (row["time"], row["wall_time"])
   rows = sorted(found.of_study(study), key=order)
-  if not rows:
-    return {"study": study, "last": None}
   # The clock starts anew with each group of runs, and when a study is resumed.
   clock = [row["wall_time"] for row in rows]
   pairs = zip(clock, [*clock[1:], 0.0], strict=True)
@@ -137,71 +165,3 @@ def provenance(found: Results, study: str) -> dict[str, Any]:
     "last": rows[-1],
     "time": f"{seconds // 60}:{seconds % 60:02d}",
   }
-
-
-def beside_the_paper(
-  found: Results,
-  seeds: range,
-  paper_rows: Mapping[str, paper.Row],
-  tolerance: Mapping[str, float],
-) -> dict[str, Any]:
-  """A table of the paper that compares both optimizers, and ours."""
-  rows = by_metric(found, seeds)
-
-  def matches(metric: str) -> bool:
-    theirs, ours = paper_rows[metric], rows[metric].paired
-    away = ours.mean_a - theirs.sgd, ours.mean_b - theirs.orthograd
-    return all(abs(x) <= tolerance[metric] for x in away)
-
-  return {
-    "seeds": seeds,
-    "rows": rows,
-    "paper": {m: printed(paper_rows.get(m)) for m in rows},
-    "within": tolerance,
-    "matches": {m: matches(m) for m in tolerance},
-  }
-
-
-def scaled(
-  found: Results,
-  seeds: range,
-  best: paper.Row | None = None,
-  scores: Mapping[str, Mapping[str, paper.Row]] | None = None,
-) -> dict[str, Any]:
-  """What temperature scaling does, ours beside the paper's if it has it."""
-
-  def row(metric, part="metrics", theirs=None):
-    it = compare(found, metric, seeds, part=part)
-    if metric == "brier":  # which the paper divides by the number of classes
-      it = Compared(metric, it.a / 10, it.b / 10)
-    return {"ours": it, "paper": printed(theirs)}
-
-  def score(metric):
-    theirs = (scores or {}).get(metric, {})
-    return {
-      "before": row(metric, "metrics", theirs.get("before")),
-      "after": row(metric, "scaled", theirs.get("after")),
-      "half": row(metric, "scaled_half"),
-    }
-
-  return {
-    "whole": row("temperature", theirs=best),
-    "half": row("temperature_half"),
-    "ece": score("ece"),
-    "brier": score("brier"),
-  }
-
-
-def over_sets(
-  found: Results, seeds: range, datasets: Sequence[str]
-) -> dict[str, Any]:
-  """Both optimizers, by their means over several sets of images."""
-  rows = by_metric(found, seeds, datasets, UNDER_CORRUPTION)
-  return {"seeds": len(seeds), "sets": len(datasets), "rows": rows}
-
-
-def grid(lines: dict[str, list[Compared]]) -> dict[str, Any]:
-  """Lines of cells, with p adjusted for all cells."""
-  cells = [cell for line in lines.values() for cell in line]
-  adjust(cells)
-  return {"lines": lines, "cells": len(cells)}

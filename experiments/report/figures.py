@@ -60,6 +60,28 @@ def severity(found: Results, seeds: Sequence[int]) -> "Figure":
   return plots.curves(values, range(6), xlabel="severity")
 
 
+def on_the_way(
+  networks: Mapping[str, tuple[Results, Sequence[int]]], epochs: Sequence[int]
+) -> "Figure":
+  """Max logit, ECE and the loss after T by epoch, a row for each network."""
+  parts = {
+    "max logit": ("max_logit", "metrics"),
+    "ECE": ("ece", "metrics"),
+    "loss after T": ("loss", "scaled_half"),
+  }
+  values = {
+    f"{network}: {title}": {
+      method_name(name): found.over_epochs(
+        name, metric, seeds, epochs, part=part
+      )
+      for name in PAIR
+    }
+    for network, (found, seeds) in networks.items()
+    for title, (metric, part) in parts.items()
+  }
+  return plots.curves(values, epochs)
+
+
 def training(
   found: Results,
   panels: Mapping[str, tuple[str, str]],

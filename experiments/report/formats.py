@@ -5,12 +5,11 @@ A number that is missing or not finite is an error.
 
 from collections.abc import Sequence
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from experiments.report import paper
-from orthograd_optax import stats
 
 NAMES = {
   "sgd": "SGD",
@@ -93,9 +92,13 @@ def with_error(runs: Sequence[float], metric: str = "") -> str:
   return f"{middle} ± {number(std / math.sqrt(len(runs)), metric)}"
 
 
-def effect(row: stats.Comparison) -> str:
-  low, high = row.interval
-  return f"{number(row.d)} ({number(low)}, {number(high)})"
+def signed(value: float | None, metric: str = "") -> str:
+  """With the digits of a metric, and its sign."""
+  return form(value, f"+.{DIGITS.get(metric, 2)}f")
+
+
+def interval(ends: tuple[float, float], metric: str = "") -> str:
+  return f"({signed(ends[0], metric)}, {signed(ends[1], metric)})"
 
 
 def p_value(p: float | None) -> str:
@@ -114,31 +117,16 @@ def bare(key: str) -> str:
   return label(key).removesuffix(", %")
 
 
-def change(row: Any) -> str:
-  """A difference of means with its interval.
-
-  Args:
-    row: a :class:`~experiments.report.compare.Compared`.
-  """
-  signed = lambda x: form(x, f"+.{max(DIGITS.get(row.metric, 2), 3)}f")
-  low, high = row.change_interval
-  return f"{signed(row.change)} ({signed(low)} to {signed(high)})".replace(
-    "-", "−"
-  )
-
-
 class Printed(NamedTuple):
-  """What the paper prints of a metric, and "" for what it doesn't."""
+  """What the paper prints of a metric, and "" for what it doesn't.
+
+  Its effect size has our sign: ⊥Grad less SGD.
+  """
 
   sgd: str = ""
   orthograd: str = ""
   d: str = ""
-  interval: str = ""
   p: str = ""
-
-  @property
-  def effect(self) -> str:
-    return f"{self.d} {self.interval}".strip()
 
   @property
   def pair(self) -> str:
@@ -153,22 +141,21 @@ def printed(row: paper.Row | None) -> Printed:
   digits = max(len(f"{x}".partition(".")[2]) for x in pair)
   return Printed(
     *(form(x, f".{digits}f") for x in pair),
-    d="" if row.d is None else number(row.d),
-    interval="" if row.interval is None else f"{row.interval}",
+    d="" if row.d is None else signed(-row.d),
     p="" if row.p is None else p_value(row.p),
   )
 
 
 FILTERS = {
   "bare": bare,
-  "change": change,
-  "effect": effect,
   "form": form,
+  "interval": interval,
   "label": label,
   "mean": mean,
   "name": method_name,
   "number": number,
   "p_value": p_value,
+  "signed": signed,
   "spread": spread,
   "with_error": with_error,
 }

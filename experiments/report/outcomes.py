@@ -83,10 +83,10 @@ def compare(
 
 def verdict(row: Compared, outcome: Outcome) -> str:
   """By the plan's rule, of the second method beside the first."""
-  low, high = row.change_interval
+  low, high = row.interval
   matters = outcome.matters
   small = matters is not None and -matters < low and high < matters
-  if row.holm >= LEVEL:
+  if row.adjusted >= LEVEL:
     return "no difference that matters" if small else "undecided"
   word = "helps" if row.change * outcome.sign < 0 else "harms"
   return f"{word}, by less than matters" if small else word

@@ -3,33 +3,65 @@
 It never trains: `python -m experiments report` takes seconds on a CPU.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+import functools
 import pathlib
 from typing import Any
 
+from experiments.config import Config, Study
 from experiments.engine.rows import RowsError
-from experiments.report import claims, extended, kept, resnet18, wrn28_10
-from experiments.report.compare import PAIR
-from experiments.report.page import Page, markdown
-from experiments.report.results import Results
-from experiments.studies import extended as long
-from experiments.studies import table1, unaugmented, wide, wide_tf32
-
-STUDIES = (
-  "table1",
-  "confirmation",
-  "corruption",
-  "renormalization",
-  "extended",
-  "unaugmented",
-  "wide",
-  "wide_confirmation",
-  "wide_tf32",
+from experiments.report import (
+  compare,
+  extended,
+  figures,
+  former,
+  kept,
+  resnet18,
+  temperature,
+  wrn28_10,
 )
+from experiments.report.page import Drawings, Page, markdown
+from experiments.report.results import Results
+from experiments.studies import (
+  confirmation,
+  corruption,
+  renormalization,
+  table1,
+  wide,
+  wide_confirmation,
+  wide_tf32,
+)
+from experiments.studies import extended as long
+
+# In the order of the table that says how each was made.
+STUDIES: tuple[Study, ...] = tuple(
+  module.STUDY
+  for module in (
+    table1,
+    confirmation,
+    corruption,
+    renormalization,
+    wide,
+    wide_confirmation,
+    wide_tf32,
+    long,
+  )
+)
+PAGES = ("replication", "replication_appendix")
+
+Rows = Sequence[dict[str, Any]]
+
+
+def load() -> tuple[Rows, Rows]:
+  """The rows of the studies, and those of former runs."""
+  return (
+    kept.load(study.name for study in STUDIES),
+    kept.load([former.STUDY]),
+  )
 
 
 def write(output: pathlib.Path | None = None) -> str:
-  """Writes `report.html`, `README.md` and pictures.
+  """Writes both pages as Markdown with pictures, and as one `report.html`.
 
   Args:
     output: the folder; by default that of the kept rows.
@@ -38,39 +70,79 @@ def write(output: pathlib.Path | None = None) -> str:
     Where they are.
   """
   output = output or kept.FOLDER
-  page = make(kept.load(STUDIES))
+  pages = make(*load())
   output.mkdir(parents=True, exist_ok=True)
-  page.write_markdown(output / "README.md")
-  page.write_html(output / "report.html")
-  return f"Wrote {output / 'report.html'} and {output / 'README.md'}."
+  for name, page in pages.items():
+    page.write_markdown(output / f"{name}.md")
+  whole(pages).write_html(output / "report.html")
+  names = ", ".join(f"{name}.md" for name in pages)
+  return f"Wrote {names} and report.html to {output}."
 
 
-def make(rows: Sequence[dict[str, Any]]) -> Page:
-  """The report, with a section for all that there are rows for."""
-  found, wider, finer, longer, plain = (
-    Results(rows, study.STUDY.config)
-    for study in (table1, wide, wide_tf32, long, unaugmented)
+def whole(pages: dict[str, Page]) -> Page:
+  """All pages as one."""
+  drawings = {}
+  for page in pages.values():
+    drawings |= page.drawings
+  return Page("\n\n".join(p.markdown for p in pages.values()), drawings)
+
+
+def make(rows: Rows, former_rows: Rows) -> dict[str, Page]:
+  """The pages, by name."""
+  by_config = {s.config: Results(rows, s.config) for s in STUDIES}
+  check(by_config)
+  short, wider, finer, longer = (
+    by_config[study.config]
+    for study in (table1.STUDY, wide.STUDY, wide_tf32.STUDY, long.STUDY)
   )
-  if not found.has(PAIR, resnet18.FIRST):
-    raise RowsError(
-      f"{kept.FOLDER} lacks rows of the study table1: `python -m "
-      "experiments run table1`, then `python -m experiments keep runs/table1`."
-    )
-  has_long = extended.is_complete(longer)
-  parts = [
-    markdown("claims.md", claims.facts(found)),
-    markdown("resnet18.md", resnet18.facts(found)),
-  ]
-  if wrn28_10.is_complete(wider):
-    facts = wrn28_10.facts(wider, finer, longer if has_long else None)
-    parts.append(markdown("wrn28_10.md", facts))
-  if has_long:
-    facts = extended.facts(longer, found, plain)
-    parts.append(markdown("extended.md", facts))
-  parts.append(markdown("paper_errors.md", claims.paper_errors(found)))
-  return Page(
-    markdown("replication.md", {"parts": parts}),
-    resnet18.drawings(found)
+  first, longer_once = (
+    Results(former_rows, study.config) for study in (table1.STUDY, long.STUDY)
+  )
+  fresh = [row for row in rows if row["study"] == "confirmation"]
+  mixed = Results([*former_rows, *fresh], table1.STUDY.config)
+  facts = {
+    "resnet18": resnet18.facts(short, first),
+    "temperature": temperature.facts(short, wider, longer),
+    "wide": wrn28_10.facts(wider, finer, longer),
+    "extended": extended.facts(longer, longer_once, short),
+    "former": former.facts(short, first, mixed),
+    "runs": [
+      compare.provenance(by_config[study.config], study.name)
+      for study in STUDIES
+    ],
+  }
+  drawings = (
+    resnet18.drawings(short)
     | wrn28_10.drawings(wider, longer)
-    | extended.drawings(longer),
+    | extended.drawings(longer)
+    | on_the_way(short, wider, longer)
   )
+  drawings = {name: functools.cache(draw) for name, draw in drawings.items()}
+  return {name: Page(markdown(f"{name}.md", facts), drawings) for name in PAGES}
+
+
+def on_the_way(short: Results, wider: Results, longer: Results) -> Drawings:
+  both = {
+    "ResNet-18": (short, resnet18.BOTH),
+    "WRN-28-10": (wider, wrn28_10.BOTH),
+  }
+  long_one = {"1000 epochs": (longer, extended.SEEDS)}
+  every = extended.evaluated(longer)
+  return {
+    "epochs": lambda: figures.on_the_way(both, resnet18.EPOCHS),
+    "epochs_1000": lambda: figures.on_the_way(long_one, every),
+  }
+
+
+def check(by_config: Mapping[Config, Results]) -> None:
+  """That all rows of all studies are there."""
+  for study in STUDIES:
+    found = by_config[study.config]
+    seeds = range(study.first_seed, study.first_seed + study.seeds)
+    for epoch in study.epochs_evaluated():
+      if not found.has(study.optimizers, seeds, study.datasets(epoch), [epoch]):
+        raise RowsError(
+          f"{kept.FOLDER} lacks rows of the study {study.name} after epoch "
+          f"{epoch}: `python -m experiments run {study.name}`, then `python -m "
+          f"experiments keep {study.folder}`."
+        )

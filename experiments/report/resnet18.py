@@ -1,131 +1,118 @@
 """ResNet-18 after 100 epochs."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from experiments import cifar
-from experiments.report import compare, figures, paper
-from experiments.report.compare import CORRUPTED, EXTRA, LEVEL, PAIR, SEVERITIES
-from experiments.report.formats import METRICS, printed
+from experiments.report import claims, compare, figures, paper
+from experiments.report.compare import (
+  AVERAGE,
+  CLEAN,
+  CORRUPTED,
+  EXTRA,
+  SEVERITIES,
+  UNDER_CORRUPTION,
+  Compared,
+)
+from experiments.report.formats import METRICS
 from experiments.report.page import Drawings
 from experiments.report.results import Results
-from orthograd_optax import plots, stats
 
 FIRST, FRESH = range(20), range(20, 40)  # seeds of table1 and confirmation
 BOTH = range(40)
-WAY = range(10, 101, 10)  # epochs that confirmation evaluates
+EPOCHS = range(20, 101, 20)  # that both studies evaluate
 RENORMALIZED = ("orthograd", "orthograd_unnormalized")
-PANELS = ("max_logit", "logit_variance", "loss", "ece")
+FEW = range(10)  # seeds of renormalization
 
 
-def all_seeds(found: Results) -> range:
-  return BOTH if found.has(PAIR, FRESH) else FIRST
+def facts(found: Results, former: Results) -> dict[str, Any]:
+  """Tables of the paper, and what the appendix has.
 
-
-def facts(found: Results) -> dict[str, Any]:
-  """Parts without rows are None."""
-  studies = ("table1", "confirmation", "corruption", "renormalization")
-  seeds, best = all_seeds(found), paper.TABLE_1["temperature"]
+  Args:
+    found: of table1, confirmation, corruption and renormalization.
+    former: of the first run of seeds 0 to 19.
+  """
+  table_1 = claims.table(compare.by_metric(found, BOTH), paper.TABLE_1)
   return {
-    "runs": {name: compare.provenance(found, name) for name in studies},
-    "seeds": len(seeds),
-    "table_1": compare.beside_the_paper(
-      found, FIRST, paper.TABLE_1, paper.TOLERANCE
+    "table_1": table_1,
+    "off": off(table_1["rows"]),
+    "corruption": claims.table(
+      compare.by_metric(found, FIRST, CORRUPTED, UNDER_CORRUPTION),
+      {},
+      paper.UNDER_CORRUPTION,
     ),
-    "more_seeds": more_seeds(found),
-    "temperature": compare.scaled(found, seeds, best, paper.TEMPERATURE),
-    "corruption": corruption(found),
-    "renormalization": renormalization(found),
-    "has_corrupted": found.has(PAIR, FIRST, CORRUPTED),
+    "epochs": compare.by_epoch(found, BOTH, EPOCHS),
+    "by_severity": by_severity(found),
+    "by_corruption": by_corruption(found),
+    "extra": compare.by_metric(found, FIRST, EXTRA, UNDER_CORRUPTION),
+    "renormalization": renormalization(found, former),
   }
 
 
 def drawings(found: Results) -> Drawings:
-  panels = {METRICS[m]: ("clean", m) for m in PANELS}
   return {
-    "effects": lambda: plots.forest_plot(compare.paired_table(found, BOTH)),
-    "training": lambda: figures.training(found, panels, FRESH, WAY),
     "severity": lambda: figures.severity(found, FIRST),
-    "reliability": lambda: figures.reliability(found, all_seeds(found)),
+    "reliability": lambda: figures.reliability(found, BOTH),
     "reliability_corrupted": lambda: figures.reliability(
       found, FIRST, CORRUPTED
     ),
   }
 
 
-def more_seeds(found: Results) -> dict[str, Any] | None:
-  if not found.has(PAIR, FRESH, epochs=WAY):
-    return None
-  both = compare.by_metric(found, BOTH)
+def off(rows: dict[str, Compared]) -> list[str]:
+  """Metrics with a mean not within a standard deviation of the paper's."""
+
+  def is_off(metric: str, row: Compared) -> bool:
+    theirs = paper.TABLE_1[metric]
+    pairs = (row.a, theirs.sgd), (row.b, theirs.orthograd)
+    return any(abs(x.mean() - y) > np.std(x, ddof=1) for x, y in pairs)
+
+  return [metric for metric, row in rows.items() if is_off(metric, row)]
+
+
+def by_severity(found: Results) -> dict[str, list[Compared]]:
+  return compare.grid(
+    {
+      m: [compare.compare(found, m, FIRST, s) for s in SEVERITIES[1:]]
+      for m in UNDER_CORRUPTION
+    }
+  )
+
+
+def by_corruption(found: Results) -> dict[str, list[Compared]]:
+  return compare.grid(
+    {
+      name: [
+        compare.compare(found, m, FIRST, compare.sets([name]))
+        for m in UNDER_CORRUPTION
+      ]
+      for name in cifar.ALL_CORRUPTIONS
+    }
+  )
+
+
+def renormalized(
+  found: Results, datasets: Sequence[str], metrics: Iterable[str] = METRICS
+) -> dict[str, Compared]:
+  """⊥Grad not renormalized less renormalized."""
+  return compare.by_metric(found, FEW, datasets, metrics, RENORMALIZED)
+
+
+def renormalization(found: Results, former: Results) -> dict[str, Any]:
+  """The paper's table, and all metrics of this and of the first run."""
+  clean, theirs = renormalized(found, CLEAN), paper.RENORMALIZATION
   return {
-    "paper": {m: printed(row) for m, row in paper.TABLE_1.items()},
-    "first": compare.by_metric(found, FIRST),
-    "fresh": compare.by_metric(found, FRESH),
-    "both": both,
-    "away": {
-      m: distance(paper.TABLE_1[m], both[m].welch)
-      for m in ("max_logit", "logit_variance")
-    },
-    "crossing": crossing(found),
-  }
-
-
-def distance(theirs: paper.Row, ours: stats.Comparison) -> float:
-  """From the paper's effect to ours, in standard errors of both."""
-  assert theirs.d is not None and theirs.interval is not None
-  intervals = np.array([theirs.interval, ours.interval])
-  errors = np.diff(intervals) / 3.92
-  return abs(ours.d - theirs.d) / float(np.linalg.norm(errors))
-
-
-def crossing(found: Results) -> dict[str, int] | None:
-  """When ⊥Grad's logits are the larger ones, and when the smaller."""
-  larger, smaller = [], []
-  for epoch in WAY:
-    row = compare.compare(found, "max_logit", FRESH, epoch=epoch).paired
-    if row.p < LEVEL:
-      (larger if row.mean_b > row.mean_a else smaller).append(epoch)
-  if not larger or not smaller:
-    return None
-  return {"larger_until": larger[-1], "smaller_from": smaller[0]}
-
-
-def corruption(found: Results) -> dict[str, Any] | None:
-  if not found.has(PAIR, FIRST, CORRUPTED + EXTRA):
-    return None
-  metrics, cell = compare.UNDER_CORRUPTION, compare.compare
-  return {
-    "average": compare.over_sets(found, FIRST, CORRUPTED),
-    "metrics": metrics,
-    "by_severity": compare.grid(
-      {m: [cell(found, m, FIRST, s) for s in SEVERITIES[1:]] for m in metrics}
+    "table": claims.table(
+      {metric: clean[metric] for metric in theirs},
+      theirs,
+      dict.fromkeys(theirs, 0),
     ),
-    "by_corruption": compare.grid(
-      {
-        name: [cell(found, m, FIRST, compare.sets([name])) for m in metrics]
-        for name in cifar.ALL_CORRUPTIONS
-      }
-    ),
-    "extra": compare.over_sets(found, FIRST, EXTRA),
-  }
-
-
-def renormalization(found: Results) -> dict[str, Any] | None:
-  """⊥Grad renormalized beside not, and the p-values of being equal."""
-  seeds, tolerance = range(10), paper.TOLERANCE
-  if not found.has(RENORMALIZED, seeds, CORRUPTED):
-    return None
-  on_weights = {"weight_norm"}  # which the images don't change
-
-  def table(datasets, metrics):
-    rows = compare.by_metric(found, seeds, datasets, metrics, RENORMALIZED)
-    equal = {m: row.p_equal(tolerance[m]) for m, row in rows.items()}
-    return {"rows": rows, "within": tolerance, "p_equal": equal}
-
-  theirs = {m: paper.RENORMALIZATION.get(m, ()) for m in tolerance}
-  corrupted = [m for m in tolerance if m not in on_weights]
-  return {
-    "clean": table(["clean"], tolerance) | {"paper": theirs},
-    "corrupted": table(CORRUPTED, corrupted) | {"paper": None},
+    "doubtful": [m for m, row in clean.items() if row.p < compare.LEVEL],
+    "alone": renormalized(found, CLEAN, theirs),
+    "clean": clean,
+    "corrupted": renormalized(found, CORRUPTED, UNDER_CORRUPTION),
+    "clean_once": renormalized(former, CLEAN),
+    "corrupted_once": renormalized(former, AVERAGE, UNDER_CORRUPTION),
   }

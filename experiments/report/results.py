@@ -18,11 +18,11 @@ class Results:
   """
 
   def __init__(self, rows: Iterable[dict[str, Any]], config: Config) -> None:
-    self.epochs = config.epochs
+    self.epochs, its = config.epochs, config.hash
     self.rows = {
       (row["optimizer"], row["seed"], row["epoch"], row["dataset"]): row
       for row in rows
-      if row["config_hash"] == config.hash
+      if row["config_hash"] == its
     }
 
   def of_study(self, study: str) -> list[dict[str, Any]]:
@@ -113,9 +113,11 @@ class Results:
     seeds: Sequence[int],
     epochs: Sequence[int],
     dataset: str = "clean",
+    part: str = "metrics",
   ) -> np.ndarray:
     """A metric of shape (seeds, epochs)."""
-    return np.stack(
-      [self.values(optimizer, metric, seeds, [dataset], e) for e in epochs],
-      axis=1,
-    )
+    columns = [
+      self.values(optimizer, metric, seeds, [dataset], epoch, part)
+      for epoch in epochs
+    ]
+    return np.stack(columns, axis=1)

@@ -77,7 +77,7 @@ class Answer:
 
   def figure(self) -> Any:
     changes = {
-      f"{method_name(b)} − {method_name(a)}": (row.change, *row.change_interval)
+      f"{method_name(b)} − {method_name(a)}": (row.change, *row.interval)
       for (a, b), row in self.rows.items()
     }
     return figures.differences(
@@ -169,7 +169,7 @@ def make(study: config.Study, found: Results) -> Page:
     "diagrams": len(ended) <= MOST_DIAGRAMS,
     "followed": followed and len(epochs) > 1,
     "settings": dataclasses.asdict(study.config),
-    "made": provenance(found, study.name),
+    "made": found.of_study(study.name) and provenance(found, study.name),
   }
   drawings = {
     f"{study.name}_differences": its.figure,

@@ -1,16 +1,41 @@
-"""What all tests of the report read: kept rows, and the page they make."""
+"""What all tests of the report read: kept rows, and the pages they make."""
 
 import pytest
+from reading import Runs
 
-from experiments.report import kept as kept_rows
 from experiments.report import replication
 
 
 @pytest.fixture(scope="session")
-def kept():
-  return kept_rows.load(replication.STUDIES)
+def loaded():
+  return replication.load()
 
 
 @pytest.fixture(scope="session")
-def page(kept):
-  return replication.make(kept)
+def kept(loaded):
+  return loaded[0]
+
+
+@pytest.fixture(scope="session")
+def runs(kept):
+  return Runs(kept)
+
+
+@pytest.fixture(scope="session")
+def former(loaded):
+  return Runs(loaded[1])
+
+
+@pytest.fixture(scope="session")
+def pages(loaded):
+  return replication.make(*loaded)
+
+
+@pytest.fixture(scope="session")
+def page(pages):
+  return pages["replication"]
+
+
+@pytest.fixture(scope="session")
+def appendix(pages):
+  return pages["replication_appendix"]

@@ -1,6 +1,29 @@
-"""Reads the report's Markdown and the rows, without the report's own code."""
+"""Reads the report's Markdown and the rows, without the report's own code.
+
+Nor does it use the package's statistics: tests are written out, with Student's
+distribution from SciPy.
+"""
 
 import numpy as np
+import scipy.stats
+
+PAIR = ("sgd", "orthograd")
+CLEAN = ("clean",)
+EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+METRICS = {
+  "top-1 accuracy": "top1",
+  "top-5 accuracy": "top5",
+  "loss": "loss",
+  "ECE": "ece",
+  "Brier score": "brier",
+  "entropy": "entropy",
+  "max softmax": "max_softmax",
+  "max logit": "max_logit",
+  "logit variance": "logit_variance",
+  "confidence correlation": "confidence_correlation",
+  "optimal temperature": "temperature",
+  "norm of the weights": "weight_norm",
+}
 
 
 def section(page, title):
@@ -8,7 +31,7 @@ def section(page, title):
   (found,) = (
     part
     for part in page.markdown.split("\n## ")[1:]
-    if title in part.partition("\n")[0]
+    if part.partition("\n")[0].startswith(title)
   )
   return found
 
@@ -24,35 +47,138 @@ def tables(page, title):
   return found
 
 
-def is_resnet(row):
-  """Whether it is of ResNet-18 after the last of 100 epochs."""
-  found = row["model"], row["config"]["epochs"], row["epoch"]
-  return found == ("resnet18", 100, 100)
-
-
-def is_corrupted(row):
-  name, _, severity = row["dataset"].partition("/")
-  extra = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-  return severity and name not in extra
-
-
-def column(kept, optimizer, metric, seeds, dataset="clean", part="metrics"):
-  """Of ResNet-18, by seed."""
-  found = {
-    row["seed"]: row[part][metric]
-    for row in kept
-    if (row["optimizer"], row["dataset"]) == (optimizer, dataset)
-    and is_resnet(row)
+def by_metric(table):
+  """The lines of a table by metric, each with its cells by column."""
+  header, *lines = table
+  return {
+    METRICS[line[0].removesuffix(", %")]: dict(zip(header, line, strict=True))
+    for line in lines
   }
-  return np.array([found[seed] for seed in seeds])
 
 
-def values(kept, study, optimizer, metric, dataset="clean", part="metrics"):
-  """Of any study, by seed and by epoch."""
-  found: dict[int, dict[int, float]] = {}
-  wanted = study.STUDY.config.hash, optimizer, dataset
-  for row in kept:
-    if (row["config_hash"], row["optimizer"], row["dataset"]) == wanted:
-      at = found.setdefault(row["seed"], {})
-      at[row["epoch"]] = row[part][metric]
-  return found
+def corrupted(kept, severity=None):
+  """Names of CIFAR-10-C's sets: 15 corruptions, of one severity or all."""
+  found = {row["dataset"] for row in kept if "/" in row["dataset"]}
+  return sorted(
+    name
+    for name in found
+    if name.split("/")[0] not in EXTRA
+    and severity in (None, int(name.split("/")[1]))
+  )
+
+
+class Runs:
+  """Rows by what they are of."""
+
+  def __init__(self, rows):
+    self.rows = {
+      (r["config_hash"], r["optimizer"], r["seed"], r["epoch"], r["dataset"]): r
+      for r in rows
+    }
+
+  def __call__(
+    self,
+    study,
+    metric,
+    seeds,
+    datasets=CLEAN,
+    part="metrics",
+    epoch=None,
+    pair=PAIR,
+  ):
+    """A metric of two optimizers, by seed: the mean over sets of images."""
+    config = study.STUDY.config
+    return [
+      np.array(
+        [
+          np.mean(
+            [
+              self.rows[config.hash, name, seed, epoch or config.epochs, of][
+                part
+              ][metric]
+              for of in datasets
+            ]
+          )
+          for seed in seeds
+        ]
+      )
+      for name in pair
+    ]
+
+
+def paired(a, b):
+  """Mean difference, 95 % interval and p: the paired t-test, written out."""
+  change = np.asarray(b) - np.asarray(a)
+  error = np.std(change, ddof=1) / np.sqrt(len(change))
+  law = scipy.stats.t(len(change) - 1)
+  mean, margin = np.mean(change), law.ppf(0.975) * error
+  return mean, mean - margin, mean + margin, 2 * law.sf(abs(mean) / error)
+
+
+def holm(ps):
+  """Step down: the least p times all, the next times all but one, and so on."""
+  ps, adjusted, least = np.asarray(ps), np.empty(len(ps)), 0.0
+  for rank, i in enumerate(np.argsort(ps)):
+    least = max(least, min(1.0, ps[i] * (len(ps) - rank)))
+    adjusted[i] = least
+  return adjusted
+
+
+def cohens_d(a, b):
+  """Of the second less the first."""
+  pooled = np.sqrt((np.var(a, ddof=1) + np.var(b, ddof=1)) / 2)
+  return (np.mean(b) - np.mean(a)) / pooled
+
+
+def digits(text):
+  """After the point, of the first number."""
+  return len(text.split()[0].strip(":,()").partition(".")[2])
+
+
+def pair_text(a, b, like):
+  return " / ".join(f"{np.mean(x):.{digits(like)}f}" for x in (a, b))
+
+
+def change_text(a, b, like, star):
+  """What a cell says of a difference, with as many digits as it has."""
+  form = f"+.{digits(like)}f"
+  mean, low, high, _ = paired(a, b)
+  text = f"{mean:{form}} ({low:{form}}, {high:{form}})"
+  return text + (" *" if star else "")
+
+
+def p_text(p):
+  return f"{p:.3f}" if p >= 0.001 else f"{p:.2g}".replace("e-0", "e-")
+
+
+def check_comparison(lines, values, family=None):
+  """Every cell of a table of one comparison.
+
+  Args:
+    lines: by metric, what :func:`by_metric` gives.
+    values: by metric, both optimizers' runs.
+    family: of which p is adjusted, if of more than these.
+  """
+  assert list(lines) == list(values)
+  family = family or values
+  ps = holm([paired(*x)[-1] for x in family.values()])
+  adjusted = dict(zip(family, ps, strict=True))
+  for metric, cells in lines.items():
+    a, b = values[metric]
+    means = cells.get("ours") or cells["means"]
+    assert means == pair_text(a, b, means)
+    star = adjusted[metric] < 0.05
+    said = cells["difference"]
+    assert said == change_text(a, b, said, star)
+    assert cells["d"] == f"{cohens_d(a, b):+.2f}"
+    assert cells["p"] == p_text(adjusted[metric])
+  return adjusted
+
+
+def check_grid(lines, values):
+  """Every cell of a table of means, with p adjusted for all of them."""
+  cells = [cell for line in lines for cell in line]
+  runs = [pair for line in values for pair in line]
+  stars = holm([paired(*x)[-1] for x in runs]) < 0.05
+  for cell, (a, b), star in zip(cells, runs, stars, strict=True):
+    assert cell == pair_text(a, b, cell) + (" *" if star else "")

@@ -21,12 +21,17 @@ def test_runs():
   assert formats.with_error(runs, "ece") == "2.3333 ± 0.8819"
 
 
+def test_differences():
+  assert formats.signed(0.01234, "loss") == "+0.012"
+  assert formats.interval((-0.5, 0.25)) == "(-0.50, +0.25)"
+
+
 def test_printed():
   found = formats.printed(paper.TABLE_1["max_softmax"])
   assert found.pair == "0.920 / 0.914"
-  assert found.effect == "1.06 (0.4, 1.72)" and found.p == "0.002"
+  assert found.d == "-1.06" and found.p == "0.002"
   found = formats.printed(paper.TABLE_1["confidence_correlation"])
-  assert (found.pair, found.effect, found.p) == ("0.445 / 0.467", "", "")
+  assert (found.pair, found.d, found.p) == ("0.445 / 0.467", "", "")
   assert set(formats.printed(None)) == {""} and formats.printed(None).pair == ""
 
 

@@ -1,53 +1,143 @@
-"""The report of the paper's experiments, from the rows that are kept."""
+"""The pages of the paper's experiments, from the rows that are kept."""
 
 import dataclasses
 import re
 
 import pytest
+from reading import change_text, corrupted, paired
 
 from experiments import __main__ as command
 from experiments.engine import rows
 from experiments.report import kept as kept_rows
 from experiments.report import replication
 from experiments.report.page import Page
-from experiments.studies import table1
+from experiments.studies import extended, table1, wide
 
 
-def test_kept_report_is_current(page, tmp_path):
-  page.write_markdown(tmp_path / "README.md")
-  text = (tmp_path / "README.md").read_text("utf-8")
-  assert text == (kept_rows.FOLDER / "README.md").read_text("utf-8"), (
-    "run `python -m experiments report`"
-  )
-  for name in re.findall(r"\]\((.*?\.png)\)", text):
-    assert (tmp_path / name).exists() and (kept_rows.FOLDER / name).exists()
-  assert set(page.figures) == set(page.drawings)
-  for line in text.splitlines():
-    if line.startswith("|"):
-      assert line.endswith("|")
+def test_kept_pages_are_current(pages, tmp_path):
+  shown = set()
+  for name, page in pages.items():
+    path = tmp_path / f"{name}.md"
+    page.write_markdown(path)
+    text = path.read_text("utf-8")
+    assert text == (kept_rows.FOLDER / f"{name}.md").read_text("utf-8"), (
+      "run `python -m experiments report`"
+    )
+    for picture in re.findall(r"\]\((.*?\.png)\)", text):
+      assert (tmp_path / picture).exists()
+      assert (kept_rows.FOLDER / picture).exists()
+    shown |= set(page.figures)
+    for line in text.splitlines():
+      if line.startswith("|"):
+        assert line.endswith("|") and line.count("|") > 2
+  assert shown == set(pages["replication"].drawings)
+  kept = {path.stem for path in kept_rows.FOLDER.glob("*.png")}
+  assert shown <= kept
 
 
-def test_what_is_not_there_is_left_out(kept):
-  some = [row for row in kept if row["study"] == "table1"]
-  # Whichever of the studies that share the models made them.
-  some = [row | {"study": "temperature"} for row in some]
-  text = replication.make(some).markdown
-  assert "Table 1" in text and "20 more seeds" not in text
-  assert "CIFAR-10-C:" not in text and "Renormalized" not in text
-  # Half of CIFAR-10-C is none, and another learning rate another study.
-  half = [row for row in kept if not row["dataset"].startswith("jpeg")]
-  text = replication.make(half).markdown
-  assert "CIFAR-10-C:" not in text and "Renormalized" not in text
+def headings(path):
+  """As GitHub names them in links."""
+  titles = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), re.MULTILINE)
+  plain = (re.sub(r"[^\w\- ]", "", title.lower()) for title in titles)
+  return {title.replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    "results/README.md",
+    "results/replication.md",
+    "results/replication_appendix.md",
+    "README.md",
+    "../README.md",
+  ],
+)
+def test_links_lead_somewhere(name):
+  path = kept_rows.FOLDER.parent / name
+  for link in re.findall(
+    r"\[[^]]*\]\((?!http)(.*?)\)", path.read_text("utf-8")
+  ):
+    file, _, anchor = link.partition("#")
+    target = path.parent / file if file else path
+    assert target.exists(), link
+    assert not anchor or anchor in headings(target), link
+
+
+def test_first_lines(kept, runs, page):
+  """What comes before the first heading, number by number."""
+  text = page.markdown.partition("\n## ")[0]
+  assert text.count("\n- ") + 1 <= 10
+
+  def says(words, digits, *of, **how):
+    """Words with {} for a difference, whose interval is returned."""
+    pair = runs(*of, **how)
+    change = change_text(*pair, f"{0:.{digits}f}", star=False)
+    assert words.format(change) in text
+    return paired(*pair)[1:3]
+
+  after = {"part": "scaled_half"}
+  of_40, of_10, of_5 = range(40), range(10), range(5)
+  hard = corrupted(kept)
+  says("max logit {},", 2, table1, "max_logit", of_40)
+  says("a slightly lower loss, {},", 3, table1, "loss", of_40)
+  says("ECE, {}, at", 4, table1, "ece", of_40)
+  low, high = says("same accuracy, {} points", 2, table1, "top1", of_40)
+  assert -0.5 < low < 0 < high < 0.5
+  low, high = says("scaling**: loss {}.", 3, table1, "loss", of_40, **after)
+  assert -0.02 < low < 0 < high < 0.02
+  # Worse after scaling.
+  for low, _ in (
+    says("*worse* after scaling: loss {}", 3, wide, "loss", of_10, **after),
+    says("ECE {};", 4, wide, "ece", of_10, **after),
+    says(
+      "ECE is worse after scaling, too, {}", 4, extended, "ece", of_5, **after
+    ),
+    says("corruption, {}", 3, extended, "loss", of_5, hard, **after),
+  ):
+    assert low > 0
+  says("at epoch 80, loss {}", 3, wide, "loss", of_10, epoch=80, **after)
+  says("images loss is {}", 3, extended, "loss", of_5, **after)
+  # The crossings.
+  for epoch in (20, 40, 60):
+    assert paired(*runs(table1, "max_logit", of_40, epoch=epoch))[1] > 0
+  says("loss differs by {}", 3, table1, "loss", of_40, epoch=80)
+  says("ECE by {}", 4, table1, "ece", of_40, epoch=80)
+  _, high = says("lower, {} points", 2, table1, "top1", of_40, epoch=80)
+  assert high < 0
+  for epoch in (20, 80, 100):
+    at = "epoch 20" if epoch == 20 else epoch
+    says(f"{{}} at {at}", 2, table1, "weight_norm", of_40, epoch=epoch)
+  _, high = says("smaller, {}", 2, wide, "weight_norm", of_10)
+  assert high < 0
+  says("accuracy {} points", 2, table1, "top1", range(20), hard)
+  says("scaling {}.", 3, table1, "loss", range(20), hard, **after)
+
+
+def test_missing_rows_are_an_error(kept, loaded):
+  some = [row for row in kept if row["study"] != "wide_tf32"]
+  with pytest.raises(rows.RowsError, match="run wide_tf32"):
+    replication.make(some, loaded[1])
+  half = [row for row in kept if row["dataset"] != "jpeg/5"]
+  with pytest.raises(rows.RowsError, match="run corruption"):
+    replication.make(half, loaded[1])
+  # Another learning rate is another study.
   other = dataclasses.replace(table1.STUDY.config, learning_rate=0.1)
   with pytest.raises(rows.RowsError, match="run table1"):
-    replication.make([row | {"config_hash": other.hash} for row in kept])
+    replication.make(
+      [row | {"config_hash": other.hash} for row in kept], loaded[1]
+    )
 
 
 def test_command(tmp_path, capsys, monkeypatch):
-  page = Page("# Title\n\nText.", {})
-  monkeypatch.setattr(replication, "make", lambda found: page)
+  pages = {name: Page(f"# {name}\n\nText.", {}) for name in replication.PAGES}
+  monkeypatch.setattr(replication, "make", lambda *_: pages)
   arguments = ["experiments", "report", "--output", str(tmp_path / "new")]
   monkeypatch.setattr("sys.argv", arguments)
   command.main()
-  assert "report.html" in capsys.readouterr().out
-  assert (tmp_path / "new" / "README.md").read_text() == "# Title\n\nText.\n"
+  said = capsys.readouterr().out
+  assert "replication.md, replication_appendix.md and report.html" in said
+  made = tmp_path / "new"
+  text = (made / "replication.md").read_text()
+  assert text == "# replication\n\nText.\n"
+  whole = (made / "report.html").read_text()
+  assert whole.count("<h1>") == 2 and "<title>replication</title>" in whole

@@ -2,111 +2,197 @@
 
 import numpy as np
 import pytest
-from reading import column, is_corrupted, is_resnet, tables
-import scipy.stats
+from reading import (
+  EXTRA,
+  METRICS,
+  by_metric,
+  change_text,
+  check_comparison,
+  check_grid,
+  cohens_d,
+  corrupted,
+  pair_text,
+  paired,
+  section,
+  tables,
+)
 
 from experiments.report import compare, formats, paper
 from experiments.report import kept as kept_rows
-from experiments.report.formats import METRICS
 from experiments.report.results import Results
-from experiments.studies import table1
+from experiments.studies import extended, table1, wide
+
+UNDER_CORRUPTION = list(METRICS.values())[:-2]
+# Within what our columns are to come to the paper's.
+TOLERANCE = {
+  "top1": 1.0,
+  "loss": 0.06,
+  "ece": 0.01,
+  "brier": 0.01,
+  "entropy": 0.015,
+  "max_softmax": 0.006,
+  "max_logit": 0.4,
+  "logit_variance": 2.5,
+  "temperature": 0.1,
+  "weight_norm": 0.2,
+}
 
 
-def test_table_1(kept, page):
-  ((header, *lines),) = tables(page, "Table 1")
-  by_name = {line[0]: dict(zip(header, line, strict=True)) for line in lines}
-  assert len(by_name) == len(paper.TABLE_1) == 12
-  for metric in paper.TABLE_1:
-    cells = by_name[METRICS[metric]]
-    a, b = (
-      column(kept, name, metric, range(20)) for name in ("sgd", "orthograd")
+def of_metrics(runs, metrics, seeds, *of, **how):
+  return {m: runs(table1, m, seeds, *of, **how) for m in metrics}
+
+
+def test_table_1(runs, page):
+  lines = by_metric(tables(page, "Table 1")[0])
+  values = of_metrics(runs, METRICS.values(), range(40))
+  adjusted = check_comparison(lines, values)
+  for metric, cells in lines.items():
+    theirs = paper.TABLE_1[metric]
+    a, b = map(float, cells["paper"].split(" / "))
+    assert (a, b) == (theirs.sgd, theirs.orthograd)
+    # The paper's d is SGD less ⊥Grad.
+    assert cells["d, paper"] == (
+      "" if theirs.d is None else f"{-theirs.d:+.2f}"
     )
-    pooled = np.sqrt((np.var(a, ddof=1) + np.var(b, ddof=1)) / 2)
-    d = (np.mean(a) - np.mean(b)) / pooled
-    assert cells["d, ours"].split()[0] == f"{d:.2f}"
-    p = scipy.stats.ttest_ind(a, b, equal_var=False).pvalue
-    assert float(cells["p, Welch"]) == pytest.approx(p, rel=0.5, abs=5e-4)
-    p = scipy.stats.ttest_rel(a, b).pvalue
-    assert float(cells["p, paired"]) == pytest.approx(p, rel=0.5, abs=5e-4)
-    first, second = (i for i, name in enumerate(header) if name == "ours")
-    row = next(x for x in lines if x[0] == METRICS[metric])
-    for i, x in ((first, a), (second, b)):
-      mean, std = row[i].split(" ± ")
-      digits = len(mean.partition(".")[2])
-      assert mean == f"{np.mean(x):.{digits}f}"
-      assert std == f"{np.std(x, ddof=1):.{digits}f}" and float(std) > 0
+    change, low, high, _ = paired(*values[metric])
+    if metric in ("top1", "top5", "weight_norm"):
+      assert adjusted[metric] >= 0.05
+      small = metric == "top1" and -0.5 < low < high < 0.5
+      expected = "confirmed" if small else "not confirmed"
+    else:
+      same = (change > 0) == (b > a)
+      expected = "confirmed" if same else "contradicted"
+      expected = expected if adjusted[metric] < 0.05 else "not confirmed"
+    assert cells["verdict"] == expected
+  off = [
+    name
+    for name, metric in METRICS.items()
+    if any(
+      abs(np.mean(x) - y) > np.std(x, ddof=1)
+      for x, y in zip(values[metric], paper.TABLE_1[metric][:2], strict=True)
+    )
+  ]
+  assert f"but for {', '.join(off)} " in section(page, "Table 1")
 
 
-@pytest.mark.parametrize("metric", paper.TOLERANCE)
+@pytest.mark.parametrize("metric", TOLERANCE)
 @pytest.mark.parametrize("seeds", [range(20), range(20, 40)])
-def test_columns_are_the_papers(kept, metric, seeds):
-  for optimizer in ("sgd", "orthograd"):
-    ours = np.mean(column(kept, optimizer, metric, seeds))
-    theirs = getattr(paper.TABLE_1[metric], optimizer)
-    assert abs(ours - theirs) <= paper.TOLERANCE[metric]
+def test_columns_are_the_papers(runs, metric, seeds):
+  for ours, theirs in zip(
+    runs(table1, metric, seeds), paper.TABLE_1[metric][:2], strict=True
+  ):
+    assert abs(np.mean(ours) - theirs) <= TOLERANCE[metric]
 
 
-@pytest.mark.parametrize("metric", ["max_logit", "logit_variance"])
-def test_logits_are_smaller(kept, metric):
-  a, b = (
-    column(kept, name, metric, range(40)) for name in ("sgd", "orthograd")
-  )
-  assert np.mean(b) < np.mean(a)
-  assert scipy.stats.ttest_ind(a, b, equal_var=False).pvalue < 0.001
-
-
-def test_headline(kept):
+def test_headline(kept, runs):
   """What the README quotes is what the rows say."""
+  after = {"part": "scaled_half"}
+  quoted = [
+    runs(table1, "loss", range(40), **after),
+    runs(wide, "loss", range(10), **after),
+    runs(extended, "ece", range(5), **after),
+  ]
   text = (kept_rows.FOLDER.parents[1] / "README.md").read_text("utf-8")
-  found = Results(kept, table1.STUDY.config)
-  rows = compare.by_metric(found, range(40))
+  rows = compare.by_metric(Results(kept, table1.STUDY.config), range(40))
   names = {"top1": "accuracy, %", "max_logit": "max logit", "ece": "ECE"}
-  names |= {m: METRICS[m] for m in ("loss", "entropy", "temperature")}
+  names |= {m: formats.METRICS[m] for m in ("loss", "entropy", "temperature")}
   for metric, name in names.items():
     row = rows[metric]
     cells = [
       name,
       formats.spread(row.a, metric),
       formats.spread(row.b, metric),
-      formats.effect(row.paired),
-      formats.p_value(row.holm),
+      f"{formats.signed(row.change, metric)} "
+      + formats.interval(row.interval, metric),
+      formats.p_value(row.adjusted),
     ]
     assert f"| {' | '.join(cells)} |" in text
+  for pair, digits in zip(quoted, (3, 3, 4), strict=True):
+    change = change_text(*pair, f"{0:.{digits}f}", star=False)
+    assert change in " ".join(text.split())
 
 
-def test_corruption_by_severity(kept, page):
-  _, by_severity, by_corruption, _ = tables(page, "CIFAR-10-C: the same")
-  (line,) = (x for x in by_severity if x[0] == "loss")
-  names = {row["dataset"] for row in kept if row["dataset"].endswith("/3")}
-  extra = {"speckle_noise/3", "gaussian_blur/3", "spatter/3", "saturate/3"}
-  assert len(names) == 19 and extra < names
-  for optimizer, cell in zip(
-    ("sgd", "orthograd"), line[3].strip(" *").split(" / "), strict=True
-  ):
-    losses = [
-      column(kept, optimizer, "loss", range(20), name) for name in names - extra
-    ]
-    assert cell == f"{np.mean(losses):.3f}"
-  assert len(by_corruption) == 1 + 19
+def test_by_epoch(runs, appendix):
+  ((header, *lines),) = tables(appendix, "ResNet-18, by epoch")
+  epochs = [20, 40, 60, 80, 100]
+  assert header[1:] == [f"epoch {epoch}" for epoch in epochs]
+  parts = [(m, "metrics") for m in METRICS.values()]
+  parts += [("loss", "scaled_half")]
+  values = [
+    [runs(table1, m, range(40), part=part, epoch=e) for e in epochs]
+    for m, part in parts
+  ]
+  check_grid([line[1:] for line in lines], values)
 
 
-def test_renormalization_is_tested_for_equivalence(kept, page):
-  clean, corrupted = tables(page, "Renormalized, or not")
-  assert len(corrupted) == len(clean) - 1  # weights don't depend on images
-  (line,) = (x for x in clean if x[0] == "ECE")
-  a, b = (
-    column(kept, name, "ece", range(10))
-    for name in ("orthograd", "orthograd_unnormalized")
-  )
-  # Two one-sided tests: the larger p-value.
-  p = max(
-    scipy.stats.ttest_rel(a + 0.01, b, alternative="greater").pvalue,
-    scipy.stats.ttest_rel(a - 0.01, b, alternative="less").pvalue,
-  )
-  assert float(line[-1]) == pytest.approx(p, abs=5e-4)
+def test_corruption(kept, runs, page):
+  (table,) = tables(page, "CIFAR-10-C: ResNet-18")
+  lines = by_metric(table)
+  values = of_metrics(runs, UNDER_CORRUPTION, range(20), corrupted(kept))
+  adjusted = check_comparison(lines, values)
+  assert {m: cells["verdict"] for m, cells in lines.items()} == {
+    m: ""
+    if m not in paper.UNDER_CORRUPTION
+    else "contradicted"
+    if m == "top1"
+    else "confirmed"
+    for m in lines
+  }
+  assert max(adjusted.values()) < 0.05
 
 
-def test_reliability_is_of_all_corrupted_images(kept, page):
+def test_corruption_by_severity_and_by_name(kept, runs, appendix):
+  ((_, *lines),) = tables(appendix, "CIFAR-10-C by severity")
+  of = {i: corrupted(kept, i) for i in range(1, 6)}
+  assert [len(names) for names in of.values()] == [15] * 5
+  values = [
+    [runs(table1, m, range(20), of[i]) for i in of] for m in UNDER_CORRUPTION
+  ]
+  check_grid([line[1:] for line in lines], values)
+  (_, *lines), extra = tables(appendix, "CIFAR-10-C by corruption")
+  names = [line[0].replace(" ", "_") for line in lines]
+  assert len(names) == 19 and set(EXTRA) == set(names[-4:])
+  sets = lambda name: [f"{name}/{i}" for i in range(1, 6)]
+  values = [
+    [runs(table1, m, range(20), sets(name)) for m in UNDER_CORRUPTION]
+    for name in names
+  ]
+  check_grid([line[1:] for line in lines], values)
+  every = [of for name in EXTRA for of in sets(name)]
+  values = of_metrics(runs, UNDER_CORRUPTION, range(20), every)
+  check_comparison(by_metric(extra), values)
+
+
+def test_renormalization(kept, runs, former, page, appendix):
+  pair = ("orthograd", "orthograd_unnormalized")
+  seeds, text = range(10), section(page, "Renormalized")
+  family = of_metrics(runs, METRICS.values(), seeds, pair=pair)
+  lines = by_metric(tables(page, "Renormalized")[0])
+  check_comparison(lines, {m: family[m] for m in lines}, family)
+  assert set(lines) == set(paper.RENORMALIZATION)
+  assert {cells["verdict"] for cells in lines.values()} == {"not confirmed"}
+  doubtful = [n for n, m in METRICS.items() if paired(*family[m])[-1] < 0.05]
+  assert f"Unadjusted, {', '.join(doubtful)} have p < 0.05" in text
+  clean, dirty = tables(appendix, "Renormalization")
+  clean[0][5:] = dirty[0][5:] = ["first run", "p, first run"]
+  check_comparison(by_metric(clean), family)
+  values = of_metrics(runs, UNDER_CORRUPTION, seeds, corrupted(kept), pair=pair)
+  check_comparison(by_metric(dirty), values)
+  for table, of in ((clean, ["clean"]), (dirty, ["CIFAR-10-C"])):
+    lines = {
+      m: cells | {"difference": cells["first run"], "p": cells["p, first run"]}
+      for m, cells in by_metric(table).items()
+    }
+    values = of_metrics(former, lines, seeds, of, pair=pair)
+    assert min(paired(*x)[-1] for x in values.values()) >= 0.05
+    for metric, cells in lines.items():
+      cells["means"] = pair_text(*values[metric], cells["means"])
+      cells["d"] = f"{cohens_d(*values[metric]):+.2f}"
+    check_comparison(lines, values)
+
+
+def test_reliability_is_of_all_corrupted_images(kept, appendix):
+  hardest = set(corrupted(kept))
   for name, seeds, sets in (
     ("reliability", 40, 1),
     ("reliability_corrupted", 20, 75),
@@ -114,15 +200,17 @@ def test_reliability_is_of_all_corrupted_images(kept, page):
     found = [
       row
       for row in kept
-      if row["optimizer"] == "sgd"
-      and is_resnet(row)
-      and ((row["dataset"] == "clean") if sets == 1 else is_corrupted(row))
+      if row["config_hash"] == table1.STUDY.config.hash
+      and (row["optimizer"], row["epoch"]) == ("sgd", 100)
+      and (
+        (row["dataset"] == "clean") if sets == 1 else row["dataset"] in hardest
+      )
     ]
     assert len(found) == seeds * sets
     counts = np.sum([row["bins"]["count"] for row in found], axis=0)
     bars = [
       patch.get_height()
-      for patch in page.figures[name].axes[2].patches
+      for patch in appendix.figures[name].axes[2].patches
       if patch.get_height() > 0
     ]
     shares = 100 * counts / np.sum(counts)

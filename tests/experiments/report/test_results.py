@@ -1,24 +1,22 @@
 """Rows of one config, asked for their numbers."""
 
 import numpy as np
-import pytest
-from reading import values
 
 from experiments.report.compare import CORRUPTED, PAIR
 from experiments.report.results import Results
 from experiments.studies import extended, wide
 
 
-def test_mean_over_the_last_epochs(kept):
+def test_mean_over_the_last_epochs(kept, runs):
   found = Results(kept, wide.STUDY.config)
   fresh = range(5, 10)
   epochs = found.evaluated(PAIR, fresh)
   assert epochs == list(range(2, 101, 2))
   late = found.values("sgd", "loss", fresh, epoch=epochs[-5:])
-  its = values(kept, wide, "sgd", "loss")
-  for seed, value in zip(fresh, late, strict=True):
-    mean = np.mean([its[seed][epoch] for epoch in (92, 94, 96, 98, 100)])
-    assert value == pytest.approx(mean, rel=1e-12)
+  by_epoch = [
+    runs(wide, "loss", fresh, epoch=epoch)[0] for epoch in (92, 94, 96, 98, 100)
+  ]
+  np.testing.assert_allclose(late, np.mean(by_epoch, axis=0), rtol=1e-12)
   # Of several sets of images, too, and of one epoch as if it were alone.
   found = Results(kept, extended.STUDY.config)
   epochs = [e for e in found.evaluated(PAIR, range(5), CORRUPTED[0]) if e > 400]

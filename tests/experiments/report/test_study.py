@@ -62,8 +62,8 @@ def test_verdicts_follow_the_interval(differences, spread, factor):
     word = "helps" if high < 0 else "harms"
     tail = ", by less than matters" if inside else ""
     assert outcomes.verdict(row, LOSS) == word + tail
-  row.holm = min(1.0, factor * row.holm)
-  if row.holm >= 0.05:
+  row.adjusted = min(1.0, factor * row.adjusted)
+  if row.adjusted >= 0.05:
     word = "no difference that matters" if inside else "undecided"
     assert outcomes.verdict(row, LOSS) == word
 
@@ -116,11 +116,11 @@ def test_page_of_a_planned_study():
   row = answer.rows["sgd", "orthograd"]
   test = scipy.stats.ttest_rel(row.b, row.a)
   other = answer.rows["cosine", "orthograd_cosine"]
-  assert row.holm == pytest.approx(2 * min(test.pvalue, other.paired.p))
+  assert row.adjusted == pytest.approx(2 * min(test.pvalue, other.p))
   low, high = test.confidence_interval()
   page = study.make(schedules.STUDY, found)
-  shown = f"| {np.mean(row.b - row.a):+.3f} ({low:+.3f} to {high:+.3f}) |"
-  assert "| ⊥Grad − SGD " + shown.replace("-", "−") in page.markdown
+  shown = f"| {np.mean(row.b - row.a):+.3f} ({low:+.3f}, {high:+.3f}) |"
+  assert "| ⊥Grad − SGD " + shown in page.markdown
   # Seven other outcomes, of which the losses and what has their numbers differ.
   (line,) = (
     line

@@ -1,0 +1,55 @@
+"""What temperature scaling leaves of the difference, in every setting."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from experiments.report import claims, compare, paper
+from experiments.report.compare import CLEAN, CORRUPTED
+from experiments.report.formats import printed
+from experiments.report.results import Results
+
+METRICS = ("loss", "ece", "brier")
+
+
+def facts(short: Results, wide: Results, long: Results) -> dict[str, Any]:
+  """By the temperature of one half of the images, and by that of all.
+
+  Args:
+    short: of ResNet-18 after 100 epochs.
+    wide: of WRN-28-10.
+    long: of ResNet-18 after 1000 epochs.
+  """
+  settings: dict[str, tuple[Results, range, Sequence[str]]] = {
+    "ResNet-18": (short, range(40), CLEAN),
+    "ResNet-18, corrupted": (short, range(20), CORRUPTED),
+    "WRN-28-10": (wide, range(10), CLEAN),
+    "WRN-28-10, corrupted": (wide, range(5), CORRUPTED),
+    "1000 epochs": (long, range(5), CLEAN),
+    "1000 epochs, corrupted": (long, range(5), CORRUPTED),
+  }
+  half, whole = (
+    {name: line(*of, part) for name, of in settings.items()}
+    for part in ("scaled_half", "scaled")
+  )
+  theirs = {m: printed(row) for m, row in paper.TEMPERATURE.items()}
+  return {
+    "half": half,
+    "whole": whole,
+    "paper": theirs | {"temperature": printed(paper.TABLE_1["temperature"])},
+    "verdicts": {
+      m: claims.verdict(0, [half["ResNet-18"]["rows"][m]])
+      for m in paper.TEMPERATURE
+    },
+  }
+
+
+def line(
+  found: Results, seeds: range, datasets: Sequence[str], part: str
+) -> dict[str, Any]:
+  """One setting; p is adjusted for its metrics."""
+  fitted = "temperature_half" if part == "scaled_half" else "temperature"
+  return {
+    "seeds": len(seeds),
+    "temperature": compare.compare(found, fitted, seeds, datasets),
+    "rows": compare.by_metric(found, seeds, datasets, METRICS, part=part),
+  }
