@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 import contextlib
+import json
 import os
 import pathlib
 import tempfile
+from typing import Any
 
 
 class UserError(RuntimeError):
@@ -25,3 +27,11 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     temporary.replace(path)
   finally:
     temporary.unlink(missing_ok=True)
+
+
+def parse_json(content: str | bytes) -> Any:
+  """What JSON says; a ValueError if it is none, or nested without end."""
+  try:
+    return json.loads(content)
+  except RecursionError as error:
+    raise ValueError("it is nested too deeply") from error

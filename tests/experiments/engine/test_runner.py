@@ -24,7 +24,6 @@ from experiments import config
 from experiments.cifar import cache
 from experiments.config import METHODS, ORTHOGRAD, SGD, Run
 from experiments.engine import (
-  checkpoints,
   evaluate,
   group,
   models,
@@ -355,6 +354,39 @@ def test_an_epoch_is_begun_before_the_last_is_looked_at(tmp_path, events):
   assert results(tmp_path) == results(after.parent)
 
 
+def flip(path):
+  """One bit, in the middle."""
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content)
+
+
+def test_damaged_checkpoints(tmp_path, events):
+  """The one before is gone on with, or the start; it ends in the same bits."""
+  study = tiny.STUDY.override(
+    ["corruptions=", "corrupted_at=", "evaluate_every=4"]
+  )
+  options = group.Options(checkpoint_every=1)
+  path = runner.run_study(study, tmp_path, options, say=print)
+  expected, lines = results(tmp_path), path.read_text().splitlines()
+  for damaged, done in (((4,), 3), ((3, 4), 0)):
+    # Rows of the last epoch but those of training, which come before.
+    path.write_text("".join(f"{line}\n" for line in lines[:-4]))
+    for epoch in damaged:
+      (state,) = tmp_path.glob(f"checkpoints/*/state/{epoch}")
+      flip(max(state.glob("**/d/*"), key=lambda p: p.stat().st_size))
+    events.clear()
+    said = []
+    runner.run_study(study, tmp_path, options, say=said.append)
+    told = [text for text in said if "damaged and removed" in text]
+    assert len(told) == len(damaged)
+    for epoch, text in zip(damaged, told, strict=True):
+      assert f"state/{epoch} " in text and "SHA-256" in text
+    assert any(f"goes on after epoch {done}" in x for x in said) == bool(done)
+    assert events[0] == ("begin", done + 1)
+    assert results(tmp_path) == expected
+
+
 def test_a_run_that_diverges(tmp_path, monkeypatch, events):
   """It is recorded as such, and the others go on."""
   in_place(monkeypatch, lambda x: np.where(np.arange(len(x)) == 1, np.nan, x))
@@ -510,23 +542,6 @@ def test_full_disk(tmp_path, monkeypatch):
   monkeypatch.undo()
   file.append([row_of(1)])
   assert len(list(rows.read(path))) == 2
-
-
-@pytest.mark.parametrize("when", ["save", "close"])
-def test_checkpoint_that_can_not_be_written(tmp_path, monkeypatch, when):
-  """Whether it fails at once, or while training goes on."""
-  import orbax.checkpoint as ocp
-
-  whole = getattr(ocp.CheckpointManager, when)
-
-  def full(*args, **options):
-    whole(*args, **options)
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-  monkeypatch.setattr(ocp.CheckpointManager, when, full)
-  with pytest.raises(UserError, match="No space left.*same command again"):
-    with checkpoints.Checkpoints(tmp_path) as saved:
-      saved.save(1, {"params": jax.numpy.ones(2)})
 
 
 def test_folder_that_can_not_be_written(tmp_path, monkeypatch, capsys):
