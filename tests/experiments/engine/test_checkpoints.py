@@ -83,9 +83,9 @@ def test_every_flipped_bit_is_found(copy):
       wrong[random.integers(len(wrong))] ^= 1 << random.integers(8)
       path.write_bytes(wrong)
       what = checkpoints._problem(copy / "2")
-      assert what and (
-        path.name in what or path.name == checkpoints.DIGESTS
-      ), path
+      assert what and (path.name in what or path.name == checkpoints.DIGESTS), (
+        path
+      )
     path.write_bytes(content)
   assert checkpoints.remove_damaged(copy) == []
 
