@@ -5,6 +5,8 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
+import subprocess
 import tempfile
 from typing import Any
 
@@ -35,3 +37,20 @@ def parse_json(content: str | bytes) -> Any:
     return json.loads(content)
   except RecursionError as error:
     raise ValueError("it is nested too deeply") from error
+
+
+def run_bounded(
+  command: list[str], largest: int, **options: Any
+) -> subprocess.CompletedProcess[str]:
+  """Runs a program, which can write no file of more bytes, where sh is."""
+  if sh := shutil.which("sh"):
+    # In blocks of 512 bytes.
+    limit = [sh, "-c", 'ulimit -f "$0" && exec "$@"', str(-(-largest // 512))]
+    command = [*limit, *command]
+  return subprocess.run(
+    command,
+    stdin=subprocess.DEVNULL,
+    capture_output=True,
+    text=True,
+    **options,
+  )

