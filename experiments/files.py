@@ -31,6 +31,16 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     temporary.unlink(missing_ok=True)
 
 
+def is_name(value: Any) -> bool:
+  """Whether it may be part of a file's name: text that is no path."""
+  return (
+    isinstance(value, str)
+    and bool(value)
+    and not value.startswith(".")
+    and not set(value) & set("/\\\0")
+  )
+
+
 def parse_json(content: str | bytes) -> Any:
   """What JSON says; a ValueError if it is none, or nested without end."""
   try:

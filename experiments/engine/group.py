@@ -18,7 +18,7 @@ from experiments.engine import evaluate, train
 from experiments.engine.checkpoints import Checkpoints, remove_damaged
 from experiments.engine.progress import Eta
 from experiments.engine.rows import Missing, Rows, environment, now
-from experiments.files import replacing
+from experiments.files import UserError, parse_json, replacing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +85,25 @@ def manifest(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
 def begun(study: Study, folder: pathlib.Path) -> Iterator[list[Run]]:
   """Groups of a folder that have checkpoints, and are of the study's kind."""
   for path in sorted(folder.glob("checkpoints/*/runs.json")):
-    found = json.loads(path.read_text())
-    if found | {"runs": []} == manifest(study, []):
+    content = path.read_bytes()
+    try:
+      found = parse_json(content)
+      if not isinstance(found, dict):
+        raise ValueError(f"it is {found}")
+      if found | {"runs": []} != manifest(study, []):
+        continue
+      if path.parent.name != _folder_name(content):
+        raise ValueError("its folder is not named for its SHA-256 digest")
       yield [Run(Method(**method), seed) for method, seed in found["runs"]]
+    except (KeyError, TypeError, ValueError) as error:
+      raise UserError(
+        f"{path} is damaged ({error}): remove {path.parent}, and its runs are "
+        "trained anew."
+      ) from error
+
+
+def _folder_name(manifest: bytes) -> str:
+  return hashlib.sha256(manifest).hexdigest()[:16]
 
 
 class Group:
@@ -99,7 +115,7 @@ class Group:
     self.start = time.monotonic()
     self.begun: list[tuple[int, Any]] = []  # epochs that are to be looked at
     text = json.dumps(manifest(shop.study, runs))
-    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    name = _folder_name(text.encode())
     self.folder = shop.folder / "checkpoints" / name
     if jax.process_index() == 0:
       self.folder.mkdir(parents=True, exist_ok=True)

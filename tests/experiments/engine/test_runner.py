@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import gzip
+import hashlib
 import json
 import os
 import pathlib
@@ -488,6 +490,7 @@ def test_sets_are_made_ahead(monkeypatch):
 
 def row_of(seed, dataset="clean"):
   return {
+    "study": "tiny",
     "config_hash": "c",
     "optimizer": "sgd",
     "seed": seed,
@@ -571,6 +574,138 @@ def test_runs_that_are_there_are_not_made_again(made):
   assert groups(other, made) == [tiny.RUNS]
 
 
+def begin(folder, manifest):
+  """A group's folder, without checkpoints."""
+  text = json.dumps(manifest)
+  name = hashlib.sha256(text.encode()).hexdigest()[:16]
+  path = folder / "checkpoints" / name / "runs.json"
+  path.parent.mkdir(parents=True)
+  path.write_text(text)
+  return path
+
+
+# Valid JSON, or none, that is not what it should be.
+WRONG = [b"null", b"3", b"[]", b"{}", b'"x"', b"{", b"\xff", b"[" * 100_000]
+
+
+@pytest.mark.parametrize("content", WRONG)
+def test_files_of_another_form(tmp_path, content):
+  """Each error has the file's name and what to do."""
+  path = begin(tmp_path, group.manifest(tiny.STUDY, tiny.RUNS))
+  path.write_bytes(content)
+  if content != b"{}":  # which is of another kind of study
+    with pytest.raises(UserError, match="runs.json is damaged.*remove .*anew"):
+      groups(tiny.STUDY, tmp_path)
+  (tmp_path / "study.json").write_bytes(content)
+  with pytest.raises(UserError, match="study.json has no settings.*remove it"):
+    config.load_settings(tmp_path)
+  (tmp_path / "rows.jsonl").write_bytes(content + b"\n")
+  with pytest.raises(UserError, match="Line 1 of .*rows.jsonl is no .* Remove"):
+    rows.Rows(tmp_path / "rows.jsonl")
+
+
+@pytest.mark.parametrize(
+  "change",
+  [
+    {"seed": 7},
+    {"runs": 3},
+    {"runs": [3]},
+    {"runs": [[{"name": "sgd", "speed": 1}, 0]]},
+    {"runs": [[{"name": "sgd"}, "a"]]},
+  ],
+)
+def test_runs_that_were_changed(tmp_path, change):
+  manifest = group.manifest(tiny.STUDY, tiny.RUNS)
+  path = begin(tmp_path, manifest)
+  path.write_text(json.dumps(manifest | change))
+  if "seed" in change:  # which is of another kind of study
+    assert groups(tiny.STUDY, tmp_path) == [tiny.RUNS]
+    return
+  with pytest.raises(UserError, match="runs.json is damaged"):
+    groups(tiny.STUDY, tmp_path)
+
+
+@pytest.mark.parametrize(
+  "change",
+  [
+    {"speed": 1},
+    {"name": 3},
+    {"name": "../x"},
+    {"models_of": "../x"},
+    {"config": 3},
+    {"config": {"speed": 1}},
+    {"config": {"epochs": 0}},
+    {"config": {"epochs": "4"}},
+    {"methods": 3},
+    {"methods": [3]},
+    {"methods": [{"name": "sgd", "speed": 1}]},
+    {"methods": [{"name": "../x"}]},
+    {"optimizers": ["nonsense"]},
+    {"seeds": None},
+    {"ensembles": [[2]]},
+    {"corruptions": {"fog": 1}},
+  ],
+)
+def test_settings_that_were_changed(tmp_path, change):
+  runner._prepare(tiny.STUDY, tmp_path)
+  path = tmp_path / "study.json"
+  path.write_text(json.dumps(json.loads(path.read_text()) | change))
+  with pytest.raises(UserError, match="study.json has no settings"):
+    config.load_settings(tmp_path)
+
+
+@pytest.mark.parametrize(
+  "change",
+  [
+    *({"seed": x} for x in ("0", None, 1.5, True, [0], -1)),
+    *({"metrics": x} for x in (None, 3, [1], {"loss": "low"})),
+    *({"study": x} for x in (None, "", "../x", "/x", "..", "a\\b", 3)),
+    *({"bins": x} for x in (3, {"count": 3}, {"count": ["x"]})),
+    {"optimizer": {}},
+    {"scaled": {"loss": [1]}},
+    {"training": 3},
+    {"config": "x"},
+    {"wall_time": "x"},
+  ],
+)
+def test_rows_that_were_changed(tmp_path, change):
+  path = tmp_path / "rows.jsonl"
+  path.write_text(
+    f"{json.dumps(row_of(0))}\n{json.dumps(row_of(1) | change)}\n"
+  )
+  (name,) = change
+  message = f"Line 2 of .*rows.jsonl is no row: its {name} is .*Remove it"
+  with pytest.raises(rows.RowsError, match=message):
+    rows.Rows(path)
+  less = row_of(1)
+  if less.pop(name, None):
+    path.write_text(f"{json.dumps(less)}\n")
+    with pytest.raises(rows.RowsError, match=f"it has no {name}"):
+      rows.Rows(path)
+
+
+def test_a_line_twice(tmp_path):
+  path = tmp_path / "rows.jsonl"
+  rows.Rows(path).append([row_of(0), row_of(1)])
+  content = path.read_bytes()
+  path.write_bytes(content + content.splitlines(keepends=True)[0])
+  with pytest.raises(
+    rows.RowsError, match="Line 3 of .* same run, epoch and images as line 1"
+  ):
+    rows.Rows(path)
+
+
+def test_damaged_rows_that_are_kept(tmp_path):
+  path = tmp_path / "x.jsonl.gz"
+  whole = gzip.compress(f"{json.dumps(row_of(0))}\n".encode() * 9)
+  flipped = bytearray(whole)
+  flipped[30] ^= 255
+  for content in (whole[:-20], b"x" + whole, bytes(flipped)):
+    path.write_bytes(content)
+    with pytest.raises(rows.RowsError, match="x.jsonl.gz is damaged.*git"):
+      list(rows.read(path))
+
+
 def test_groups(tmp_path):
   study = tiny.STUDY.override(["seeds=5"])
   assert [len(runs) for runs in groups(study, tmp_path)] == [10]
@@ -590,13 +725,11 @@ def test_groups(tmp_path):
     {"orthograd_unnormalized"},
   ]
   # What was begun stays together, unless its checkpoints have an older form.
-  begun = tmp_path / "checkpoints" / "x" / "runs.json"
-  begun.parent.mkdir(parents=True)
   manifest = group.manifest(study, tiny.RUNS[:3])
   older = {k: v for k, v in manifest.items() if k != "format"}
-  begun.write_text(json.dumps(older | {"runs": [["sgd", 0], ["sgd", 1]]}))
+  begin(tmp_path, older | {"runs": [["sgd", 0], ["sgd", 1]]})
   assert groups(study, tmp_path) == together
-  begun.write_text(json.dumps(manifest))
+  begin(tmp_path, manifest)
   first, *others = groups(study, tmp_path)
   assert first == tiny.RUNS[:3]
   assert set(sum(others, first)) == set(study.runs)
