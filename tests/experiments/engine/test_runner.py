@@ -280,6 +280,22 @@ def test_a_name_means_one_method(tmp_path):
   rows.Rows(path).check_methods(study)
 
 
+def test_leftovers(tmp_path):
+  """Only those of its own files are removed, wherever others are."""
+  own = [
+    ".study.json-0123abcd.part",
+    "checkpoints/x/.runs.json-0123abcd.part",
+    "logits/.sgd-0-1-clean.npy-0123abcd.part",
+  ]
+  others = [".film.part", "notes/.study.json-0123abcd.part"]
+  for name in own + others:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("half")
+  runner._prepare(tiny.STUDY, tmp_path)
+  assert not any((tmp_path / name).exists() for name in own)
+  assert all((tmp_path / name).exists() for name in others)
+
+
 def test_study_is_read_back(tmp_path):
   sweep = [
     dataclasses.replace(SGD, name=f"sgd_{x}", learning_rate=x)
