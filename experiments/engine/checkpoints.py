@@ -9,12 +9,14 @@ was changed since is found out.
 from collections.abc import Iterator
 import concurrent.futures
 import contextlib
+import functools
 import hashlib
 import json
 import logging
 import pathlib
 import re
 import shutil
+import sys
 from typing import Any
 
 import jax
@@ -35,8 +37,7 @@ class Checkpoints:
   def __init__(self, folder: pathlib.Path):
     import orbax.checkpoint as ocp
 
-    for name in ("absl", "asyncio"):
-      logging.getLogger(name).addFilter(_is_not_of_orbax)
+    _hush()
     self.folder = folder
     self._orbax = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
@@ -117,7 +118,7 @@ class Checkpoints:
     free, needed = shutil.disk_usage(self.folder).free, size + 2**20
     if free < needed:
       raise OSError(
-        f"a checkpoint takes {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB "
+        f"a checkpoint takes {needed / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB "
         "are free"
       )
 
@@ -201,6 +202,20 @@ def _digests(folder: pathlib.Path, without: set[str]) -> dict[str, str]:
   return digests
 
 
-def _is_not_of_orbax(record: logging.LogRecord) -> bool:
-  """Orbax logs an error with its traceback, and raises it, too."""
-  return "orbax" not in record.pathname + record.getMessage()
+@functools.cache
+def _hush() -> None:
+  """Orbax raises what fails, and we say so; it tells all threads' stories, too.
+
+  A disk that is full would come with hundreds of lines of tracebacks.
+  """
+  before = sys.unraisablehook
+
+  def hook(unraisable: Any) -> None:
+    if str(unraisable.exc_value) != "Event loop is closed":
+      before(unraisable)
+
+  sys.unraisablehook = hook
+  for name in ("absl", "asyncio"):
+    logging.getLogger(name).addFilter(
+      lambda record: "orbax" not in record.pathname + record.getMessage()
+    )
