@@ -3,6 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
+# Also for what builds packages, which `--constraint` leaves out; the second is the
+# first for pip 25.3 and later.
+export PIP_CONSTRAINT = $(abspath $(CONSTRAINTS))
+export PIP_BUILD_CONSTRAINT = $(PIP_CONSTRAINT)
 # What the virtual environment has besides.
 REQUIREMENTS ?=
 # Without bytecode, each process spends ten seconds on what it imports.
@@ -19,7 +23,7 @@ help:  ## show this list
 # Python compiles what is imported; all of it would take a minute.
 $(VENV)/.done: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[dev]' $(REQUIREMENTS)
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[dev]' $(REQUIREMENTS)
 	@touch $@
 
 setup: $(VENV)/.done  ## make .venv with all that development needs
