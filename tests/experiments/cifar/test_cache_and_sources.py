@@ -4,11 +4,9 @@ The sources are real ones, with 20 images a file in place of 10,000.
 """
 
 import errno
-import gzip
 import hashlib
 import http.server
 import io
-import json
 import multiprocessing
 import os
 import pathlib
@@ -25,21 +23,25 @@ import filelock
 import numpy as np
 import PIL.Image
 import pytest
+import small_cifar
+from small_cifar import (
+  PICKLES,
+  SIZE,
+  add,
+  binary_archive,
+  bomb,
+  npm_archive,
+  python_archive,
+)
 import tensorflow_datasets as tfds
 
 from experiments.cifar import archives, cache, export, sources
-
-SIZE = 20
 
 
 @pytest.fixture
 def small(monkeypatch):
   """Six files of 20 images, in place of CIFAR-10's."""
-  random = np.random.default_rng(0)
-  files = {}
-  for name in cache.FILES:
-    images = random.integers(0, 256, size=(SIZE, 32, 32, 3), dtype=np.uint8)
-    files[name] = cache.encode(images, random.integers(0, 10, size=SIZE))
+  files = small_cifar.make_files()
   digests = {k: hashlib.sha256(v).hexdigest() for k, v in files.items()}
   monkeypatch.setattr(cache, "FILES", digests)
   return files
@@ -52,63 +54,6 @@ def offline(monkeypatch, tmp_path):
   monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "none"))
   monkeypatch.setattr(sources, "URL", "http://127.0.0.1:9/archive.tar.gz")
   monkeypatch.setattr(shutil, "which", lambda name: None)
-
-
-def add(archive, name, content):
-  info = tarfile.TarInfo(name)
-  info.size = len(content)
-  archive.addfile(info, io.BytesIO(content))
-
-
-def binary_archive(path, files, folder="cifar-10-batches-bin"):
-  with tarfile.open(path, "w:gz") as archive:
-    add(archive, f"{folder}/batches.meta.txt", b"airplane\n")
-    for name, content in files.items():
-      add(archive, f"{folder}/{name}", content)
-  return path
-
-
-def python_batch(content):
-  """As Python 2 pickled them, by hand: protocol 2 with byte strings."""
-  records = np.frombuffer(content, np.uint8).reshape(-1, cache.RECORD)
-  out = io.BytesIO()
-  text = lambda s: b"U" + bytes([len(s)]) + s
-  raw = records[:, 1:].tobytes()
-  out.write(b"\x80\x02}(" + text(b"data"))
-  out.write(b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n")
-  out.write(b"K\x00\x85" + text(b"b") + b"tR(K\x01")
-  out.write(b"K" + bytes([len(records)]) + b"M" + (3072).to_bytes(2, "little"))
-  out.write(b"\x86cnumpy\ndtype\n(" + text(b"u1") + b"K\x00K\x01tR(K\x03")
-  out.write(text(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89")
-  out.write(b"T" + len(raw).to_bytes(4, "little") + raw + b"tb")
-  out.write(text(b"labels") + b"](")
-  out.write(b"".join(b"K" + bytes([label]) for label in records[:, 0]))
-  out.write(b"e" + b"u.")
-  return out.getvalue()
-
-
-def python_archive(path, files):
-  with tarfile.open(path, "w:gz") as archive:
-    for name, content in files.items():
-      stem = pathlib.Path(name).stem
-      add(archive, f"cifar-10-batches-py/{stem}", python_batch(content))
-  return path
-
-
-def npm_archive(path, files):
-  labels = {"train": [], "test": []}
-  with tarfile.open(path, "w:gz") as archive:
-    for name, content in files.items():
-      images, numbers = cache.decode(np.frombuffer(content, np.uint8))
-      png = io.BytesIO()
-      PIL.Image.fromarray(images.reshape(SIZE, 1024, 3)).save(png, "PNG")
-      add(archive, f"package/{pathlib.Path(name).stem}.png", png.getvalue())
-      part = "test" if name == cache.TEST_FILE else "train"
-      labels[part] += numbers.tolist()
-    for part, numbers in labels.items():
-      content = json.dumps(numbers).encode()
-      add(archive, f"package/{part}_lables.json", content)
-  return path
 
 
 def cifar10(files):
@@ -474,26 +419,6 @@ def test_pickles_call_nothing(small, cache_dir, tmp_path, monkeypatch):
   assert not (tmp_path / "pwned").exists()
 
 
-# Tuples of themselves: 2^60 numbers, if spelled out.
-LAUGHS = b"K\x00q\x00" + b"".join(
-  b"h" + bytes([i]) + b"h" + bytes([i]) + b"\x86q" + bytes([i + 1])
-  for i in range(60)
-)
-PICKLES = {
-  "a key that takes for ever to hash": b"}" + LAUGHS + b"Ns.",
-  "labels that take for ever to count": b"}U\x06labels" + LAUGHS + b"s.",
-  "a memo of 16 GB": b"}r" + (2**31 - 1).to_bytes(4, "little") + b".",
-  "a string of 4 GB": b"B" + b"\xff\xff\xff\x7fx.",
-  "a number of many digits": b"L" + b"9" * 100_000 + b"L\n.",
-  "many operations": b"(" * 1_000_000,
-  "no end": b"}",
-  "nothing": b"",
-  "no batch": b"K\x00.",
-  "an empty stack": b".",
-  "an object without a state": b"}(U\x06labels]U\x04data}u.",
-}
-
-
 @pytest.mark.parametrize("name", PICKLES)
 def test_pickles_take_no_more_than_a_batch(name):
   """In a blink; and it is no batch."""
@@ -520,42 +445,6 @@ def test_pickles_of_python_3(small, protocol):
       archives._batch(pickled, "test_batch")
   else:
     assert archives._batch(pickled, "test_batch") == content
-
-
-def bomb(path, kind, small):
-  """A small archive that says it is, or unpacks to, 1 GB and more."""
-  large = 2**40
-  with tarfile.open(path, "w:gz") as archive:
-    for name, content in small.items():
-      add(archive, name, content)
-  with gzip.open(path, "rb") as file:
-    content = file.read()
-  if kind == "member":
-    header = bytearray(content[:512])
-    info = tarfile.TarInfo("data_batch_1.bin")
-    info.size = large
-    header[:] = info.tobuf(tarfile.GNU_FORMAT)
-    content = bytes(header) + content[512:]
-  elif kind == "header":
-    info = tarfile.TarInfo("x")
-    info.type, info.size = tarfile.XHDTYPE, large
-    content = info.tobuf(tarfile.GNU_FORMAT) + content
-  elif kind == "sparse":
-    info = tarfile.TarInfo("data_batch_1.bin")
-    info.type, info.size = tarfile.GNUTYPE_SPARSE, 0
-    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
-    header[386:398] = header[483:495] = b"\x80" + large.to_bytes(11, "big")
-    header[398:410] = b"%011o\0" % 0
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    content = bytes(header) + content
-  elif kind == "many":
-    content = (
-      b"".join(tarfile.TarInfo(f"{i}").tobuf() for i in range(2000)) + content
-    )
-  with gzip.open(path, "wb") as file:
-    file.write(content)
-  return path
 
 
 @pytest.mark.parametrize(
