@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-oldest test-tpu lint types bench dist clean
+.PHONY: help setup demo test test-slow test-all test-oldest test-tpu test-faults lint types bench dist clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -56,6 +56,9 @@ test-tpu:  ## compile for TPUs, which needs none, on x86-64 Linux
 	else \
 	  echo "libtpu exists for x86-64 Linux only; skipped on $$(uname -sm)"; \
 	fi
+
+test-faults: setup  ## kill, damage and deceive the experiments, in ten minutes
+	PYTHONPATH=.:tests $(BIN)/python -m faults $(FAULTS)
 
 lint: setup  ## check the style
 	$(BIN)/ruff check

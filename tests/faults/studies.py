@@ -1,0 +1,202 @@
+"""A small study that is disturbed, again and again, and then left to end."""
+
+from collections.abc import Callable, Iterator
+import concurrent.futures
+import contextlib
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from experiments.engine import rows
+from faults.figures import Figures
+
+ROOT = pathlib.Path(__file__).parents[2]
+SETTINGS = ("epochs=4", "seeds=1", "evaluate_every=2", "per_class=7")
+STUDIES = 20
+# What is another each time.
+WHEN = ("time", "wall_time")
+
+
+def start(folder: pathlib.Path, limit: int | None = None) -> subprocess.Popen:
+  """The study, in a process of its own.
+
+  Args:
+    folder: of the study.
+    limit: bytes of the largest file that can be written, for a full disk.
+  """
+  command = [sys.executable, "-m", "experiments", "run", "quick"]
+  for setting in (*SETTINGS, "batch_size=16"):
+    command += ["--set", setting]
+  command += ["--checkpoint-every", "1", "--output", str(folder)]
+  if limit is not None:
+    script = f'ulimit -f {-(-limit // 512)}; exec "$0" "$@"'
+    command = [shutil.which("sh") or "sh", "-c", script, *command]
+  environment = {k: v for k, v in os.environ.items() if k != "CI"} | {
+    "JAX_COMPILATION_CACHE_DIR": str(folder.parent / "programs"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PLATFORMS": "cpu",
+    "PYTHONUNBUFFERED": "1",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0",
+  }
+  return subprocess.Popen(
+    command,
+    cwd=ROOT,
+    env=environment,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+
+
+def finish(folder: pathlib.Path) -> tuple[int, str, float]:
+  """Status, output and seconds of the study without a disturbance."""
+  begin = time.monotonic()
+  process = start(folder)
+  output, _ = process.communicate(timeout=600)
+  return process.returncode, output, time.monotonic() - begin
+
+
+def results(folder: pathlib.Path) -> dict[rows.Key, dict]:
+  """All that was found; two rows of the same are an error of `rows.read`."""
+  return {
+    rows.key(row): {k: row[k] for k in row if k not in WHEN}
+    for row in rows.read(folder / "rows.jsonl")
+  }
+
+
+class Disturber:
+  """Disturbs a study in ways and at moments that a seed chooses."""
+
+  def __init__(self, folder: pathlib.Path, seconds: float, seed: str):
+    self.folder, self.seconds = folder, seconds
+    self.random = random.Random(seed)
+    self.damaged = False
+
+  def kill(self) -> str:
+    process = start(self.folder)
+    time.sleep(self.random.uniform(0, self.seconds))
+    process.send_signal(signal.SIGKILL)
+    return process.communicate()[0]
+
+  def interrupt(self) -> str:
+    process = start(self.folder)
+    # Python itself, before the first line of ours, has its own way.
+    time.sleep(self.random.uniform(0.1 * self.seconds, self.seconds))
+    for _ in range(self.random.randint(1, 3)):
+      with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)
+      time.sleep(0.05)
+    return process.communicate()[0]
+
+  def fill_the_disk(self) -> str:
+    process = start(self.folder, limit=512 * self.random.randint(1, 60))
+    return process.communicate()[0]
+
+  def flip(self) -> str:
+    """One bit of a checkpoint, or of each of both."""
+    for path in self._of_checkpoints():
+      content = bytearray(path.read_bytes())
+      if content:
+        content[self.random.randrange(len(content))] ^= 1 << (
+          self.random.randrange(8)
+        )
+        path.write_bytes(content)
+        self.damaged = True
+    return ""
+
+  def truncate(self) -> str:
+    """A file of a checkpoint, or of each of both; or it is gone."""
+    for path in self._of_checkpoints():
+      if self.random.random() < 0.5:
+        path.unlink()
+        self.damaged = True
+      elif size := path.stat().st_size:
+        os.truncate(path, self.random.randrange(size))
+        self.damaged = True
+    return ""
+
+  def tear(self) -> str:
+    """The last line, as a crash of the machine would."""
+    path = self.folder / "rows.jsonl"
+    if path.exists() and (size := path.stat().st_size):
+      os.truncate(path, size - self.random.randint(1, min(size, 300)))
+    return ""
+
+  def _of_checkpoints(self) -> Iterator[pathlib.Path]:
+    both = sorted(self.folder.glob("checkpoints/*/state/[0-9]*[0-9]"))
+    some = both if self.random.random() < 0.3 else both[-1:]
+    for state in some:
+      if files := sorted(p for p in state.glob("**/*") if p.is_file()):
+        yield self.random.choice(files)
+
+
+KINDS: dict[str, Callable[[Disturber], str]] = {
+  "studies killed (SIGKILL)": Disturber.kill,
+  "… interrupted (SIGINT, up to thrice)": Disturber.interrupt,
+  "… out of disk": Disturber.fill_the_disk,
+  "… with a flipped bit in a checkpoint": Disturber.flip,
+  "… with a checkpoint truncated, or parts gone": Disturber.truncate,
+  "… with a torn last line": Disturber.tear,
+}
+
+
+def disturb(folder, expected, seconds, seed):
+  """One study; the kinds of its disturbances, and what was wrong."""
+  one, kinds, wrong = Disturber(folder, seconds, seed), [], []
+  names = list(KINDS)
+  for _ in range(one.random.randint(1, 3)):
+    # A process comes first: without it, there is nothing to damage.
+    for name in (one.random.choice(names[:3]), one.random.choice(names[3:])):
+      output = KINDS[name](one)
+      kinds.append(name)
+      if "Traceback" in output:
+        wrong.append(f"{seed}: {name}: {output}")
+  status, output, _ = finish(folder)
+  if status or "Traceback" in output:
+    return kinds, [*wrong, f"{seed}: status {status}: {output}"]
+  if results(folder) != expected:
+    wrong.append(f"{seed}: other rows after {kinds}")
+  leftovers = [
+    str(path)
+    for pattern in (
+      ".*.part",
+      "checkpoints/*/.*.part",
+      "checkpoints/*/state/*.*",
+    )
+    for path in folder.glob(pattern)
+  ]
+  if leftovers:
+    wrong.append(f"{seed}: left behind: {leftovers}")
+  shutil.rmtree(folder)
+  return kinds, wrong
+
+
+def run(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
+  """The campaign's studies, two at a time."""
+  whole = folder / "whole"
+  finish(whole)  # and compile
+  shutil.rmtree(whole)
+  status, output, seconds = finish(whole)
+  assert not status, output
+  expected = results(whole)
+  found = {name: Figures(name) for name in KINDS}
+  ended = Figures("… left to end after 2 to 6 of these")
+  with concurrent.futures.ThreadPoolExecutor(2) as threads:
+    studies = [
+      threads.submit(
+        disturb, folder / f"study{i}", expected, seconds, f"{seed}-{i}"
+      )
+      for i in range(max(round(STUDIES * share), 1))
+    ]
+    for study in concurrent.futures.as_completed(studies):
+      kinds, wrong = study.result()
+      for name in kinds:
+        found[name].outcomes["gone on with"] += 1
+      ended.outcomes["with other rows" if wrong else "in the same bits"] += 1
+      ended.wrong += wrong
+  return [*found.values(), ended]
