@@ -104,6 +104,9 @@ PICKLES = {
 }
 
 
+BOMBS = ("member", "header", "sparse", "nested", "backwards", "many")
+
+
 def bomb(path, kind, small):
   """A small archive that says it is, or unpacks to, 1 GB and more."""
   large = 2**40
@@ -131,6 +134,17 @@ def bomb(path, kind, small):
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
     content = bytes(header) + content
+  elif kind == "nested":
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 512
+    content = 3000 * (info.tobuf(tarfile.GNU_FORMAT) + bytes(512)) + content
+  elif kind == "backwards":
+    info = tarfile.TarInfo("x")
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = b"\xff" * 10 + b"\xfc\x00"  # a size of -1024
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    content = content[:512] + bytes(header) + content[512:]
   elif kind == "many":
     content = (
       b"".join(tarfile.TarInfo(f"{i}").tobuf() for i in range(2000)) + content

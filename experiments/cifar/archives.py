@@ -10,7 +10,6 @@ import io
 import pathlib
 import tarfile
 from typing import Any
-import zlib
 
 import numpy as np
 
@@ -74,9 +73,10 @@ def from_archive(path: pathlib.Path, wanted: list[str]) -> Files:
         return file.read()
 
       yield from _convert(members, read, wanted)
-  except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
-    if isinstance(error, FileNotFoundError | PermissionError):
-      raise
+  except (DataError, FileNotFoundError, PermissionError):
+    raise
+  except Exception as error:
+    # A damaged archive can raise anything.
     raise DataError(
       f"{path} is no whole tar archive ({error}): get it anew."
     ) from error

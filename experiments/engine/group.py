@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import reprlib
 import time
 from typing import Any
 
@@ -89,7 +90,7 @@ def begun(study: Study, folder: pathlib.Path) -> Iterator[list[Run]]:
     try:
       found = parse_json(content)
       if not isinstance(found, dict):
-        raise ValueError(f"it is {found}")
+        raise ValueError(f"it is {reprlib.repr(found)}")
       if found | {"runs": []} != manifest(study, []):
         continue
       if path.parent.name != _folder_name(content):

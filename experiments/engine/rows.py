@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import platform
+import reprlib
 import subprocess
 from typing import Any
 import zlib
@@ -239,13 +240,13 @@ def _lines(path: pathlib.Path) -> Iterator[bytes]:
 def _problem(row: Any) -> str | None:
   """What is wrong with the form of a row, or None."""
   if not isinstance(row, dict):
-    return f"it is {json.dumps(row)[:40]}"
+    return f"it is {reprlib.repr(row)}"
   for name in FORM:
     if name not in row:
       return f"it has no {name}"
   for name, is_right in (FORM | MORE).items():
     if name in row and not is_right(row[name]):
-      return f"its {name} is {json.dumps(row[name])[:40]}"
+      return f"its {name} is {reprlib.repr(row[name])}"
   return None
 
 

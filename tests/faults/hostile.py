@@ -32,7 +32,7 @@ MOST_MEGABYTES, MOST_SECONDS = 500, 10
 def cases(folder: pathlib.Path, files: dict[str, bytes]):
   """Names, and what reads each."""
   fetch = lambda path: inputs.fetched(path, folder / "cache")
-  for kind in ("member", "header", "sparse", "many"):
+  for kind in small_cifar.BOMBS:
     path = small_cifar.bomb(folder / f"{kind}.tar.gz", kind, files)
     yield f"archive: {kind}", lambda path=path: fetch(path)
   path = folder / "zeros.tar.gz"

@@ -454,6 +454,8 @@ def test_pickles_of_python_3(small, protocol):
     ("header", "unpacks to more than 200,000,000 bytes"),
     ("sparse", "data_batch_1.bin has 1,099,511,627,776 bytes"),
     ("many", "more than 1,000 files"),
+    ("nested", "no whole tar archive"),
+    ("backwards", "no whole tar archive|more than 1,000 files|no batches"),
   ],
 )
 def test_archives_that_unpack_to_more(
