@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-# A batch has 60,000.
+# A batch has 30,000.
 MOST_OPERATIONS = 200_000
 NAMES = (
   "numpy ndarray",

@@ -134,19 +134,20 @@ class Checkpoints:
       ) from error
 
 
-def remove_damaged(folder: pathlib.Path) -> list[str]:
-  """Removes what can't be gone on with, and what a crash left behind.
-
-  Args:
-    folder: of checkpoints.
-
-  Returns:
-    What was wrong with each that was whole once.
-  """
-  problems = []
+def remove_unfinished(folder: pathlib.Path) -> None:
+  """Removes what a crash left behind of checkpoints that came or went."""
   for path in folder.glob("*"):
     if re.fullmatch(r"\d+\.(new|old)(\.orbax-checkpoint-tmp.*)?", path.name):
       shutil.rmtree(path)
+
+
+def remove_damaged(folder: pathlib.Path) -> list[str]:
+  """Removes checkpoints that are not what was written.
+
+  Returns:
+    What is wrong with each.
+  """
+  problems = []
   for epoch in sorted(_epochs(folder)):
     path = folder / str(epoch)
     if what := _problem(path):

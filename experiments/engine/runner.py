@@ -18,6 +18,7 @@ import numpy as np
 
 from experiments.config import Run, Study
 from experiments.engine import evaluate, train
+from experiments.engine.checkpoints import remove_unfinished
 from experiments.engine.group import Group, Options, Workshop, begun, meet
 from experiments.engine.memory import runs_that_fit
 from experiments.engine.progress import Progress
@@ -76,6 +77,7 @@ def _prepare(study: Study, folder: pathlib.Path) -> None:
   remove_leftovers(folder / "logits", "*.npy")
   for group in folder.glob("checkpoints/*"):
     remove_leftovers(group, "runs.json")
+    remove_unfinished(group / "state")
 
 
 @contextlib.contextmanager

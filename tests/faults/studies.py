@@ -1,6 +1,6 @@
 """A small study that is disturbed, again and again, and then left to end."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 import concurrent.futures
 import contextlib
 import os
@@ -13,6 +13,7 @@ import sys
 import time
 
 from experiments.engine import rows
+from faults import inputs
 from faults.figures import Figures
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -98,45 +99,39 @@ class Disturber:
     process = start(self.folder, limit=512 * self.random.randint(1, 60))
     return process.communicate()[0]
 
-  def flip(self) -> str:
-    """One bit of a checkpoint, or of each of both."""
-    for path in self._of_checkpoints():
-      content = bytearray(path.read_bytes())
-      if content:
-        content[self.random.randrange(len(content))] ^= 1 << (
-          self.random.randrange(8)
-        )
-        path.write_bytes(content)
-        self.damaged = True
-    return ""
+  def flip(self) -> str | None:
+    """One bit of the last checkpoint, or one of each."""
+    return self._damage(lambda content: inputs.flip(content, self.random))
 
-  def truncate(self) -> str:
-    """A file of a checkpoint, or of each of both; or it is gone."""
-    for path in self._of_checkpoints():
-      if self.random.random() < 0.5:
-        path.unlink()
-        self.damaged = True
-      elif size := path.stat().st_size:
-        os.truncate(path, self.random.randrange(size))
-        self.damaged = True
-    return ""
+  def truncate(self) -> str | None:
+    """A file of the last checkpoint, or one of each; or it is gone."""
+    cut = lambda content: inputs.truncate(content, self.random)
+    return self._damage(cut if self.random.random() < 0.5 else None)
 
-  def tear(self) -> str:
+  def tear(self) -> str | None:
     """The last line, as a crash of the machine would."""
     path = self.folder / "rows.jsonl"
-    if path.exists() and (size := path.stat().st_size):
-      os.truncate(path, size - self.random.randint(1, min(size, 300)))
+    if not path.exists() or not (size := path.stat().st_size):
+      return None
+    os.truncate(path, size - self.random.randint(1, min(size, 300)))
     return ""
 
-  def _of_checkpoints(self) -> Iterator[pathlib.Path]:
-    both = sorted(self.folder.glob("checkpoints/*/state/[0-9]*[0-9]"))
-    some = both if self.random.random() < 0.3 else both[-1:]
-    for state in some:
-      if files := sorted(p for p in state.glob("**/*") if p.is_file()):
-        yield self.random.choice(files)
+  def _damage(self, change: Callable[[bytes], bytes] | None) -> str | None:
+    """Changes a file of the last checkpoint, or one of each, or removes it."""
+    states = self.folder.glob("checkpoints/*/state/*")
+    both = sorted(path for path in states if path.name.isdigit())
+    for state in both if self.random.random() < 0.3 else both[-1:]:
+      files = [p for p in sorted(state.glob("**/*")) if p.is_file()]
+      path = self.random.choice([p for p in files if p.stat().st_size])
+      if change is None:
+        path.unlink()
+      else:
+        path.write_bytes(change(path.read_bytes()))
+    self.damaged = bool(both)
+    return "" if both else None
 
 
-KINDS: dict[str, Callable[[Disturber], str]] = {
+KINDS: dict[str, Callable[[Disturber], str | None]] = {
   "studies killed (SIGKILL)": Disturber.kill,
   "… interrupted (SIGINT, up to thrice)": Disturber.interrupt,
   "… out of disk": Disturber.fill_the_disk,
@@ -158,6 +153,8 @@ def disturb(folder, expected, seconds, seed):
       one.random.choice(names[3:]),
     ):
       output = KINDS[name](one)
+      if output is None:  # There was nothing to damage yet.
+        continue
       kinds.append(name)
       if "Traceback" in output:
         wrong.append(f"{seed}: {name}: {output}")
@@ -194,7 +191,7 @@ def run(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
   assert not status, output
   expected = results(whole)
   found = {name: Figures(name) for name in KINDS}
-  ended = Figures("… left to end after 2 to 8 of these")
+  ended = Figures("… left to end after 1 to 8 of these")
   with concurrent.futures.ThreadPoolExecutor(2) as threads:
     studies = [
       threads.submit(

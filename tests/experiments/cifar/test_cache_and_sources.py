@@ -20,6 +20,8 @@ import time
 from typing import Any
 
 import filelock
+from hypothesis import given
+from hypothesis import strategies as st
 import numpy as np
 import PIL.Image
 import pytest
@@ -428,6 +430,32 @@ def test_pickles_take_no_more_than_a_batch(name):
   ):
     archives._batch(b"\x80\x02" + PICKLES[name], "data_batch_1")
   assert time.monotonic() - start < 5
+
+
+# Of operations that are known, so that more than the first is read.
+OPERATIONS = st.lists(
+  st.sampled_from([b"(", b"}", b"]", b")", b"N", b"K\x01", b"q\x00", b"h\x00"])
+  | st.sampled_from(
+    [b"t", b"\x85", b"\x86", b"a", b"e", b"s", b"u", b"R", b"b"]
+  )
+  | st.sampled_from([b"U\x06labels", b"U\x04data", b"cnumpy\nndarray\n"])
+).map(b"".join)
+
+
+@given(st.binary(max_size=200) | OPERATIONS)
+def test_any_bytes_are_refused(content):
+  """If they are no batch, picture or labels, that is all that happens."""
+  for suffix in (b"", b"."):
+    with pytest.raises(cache.DataError):
+      archives._batch(content + suffix, "x")
+  with pytest.raises(cache.DataError):
+    archives._picture(content, "x")
+  try:
+    labels = archives._labels(content, "x")
+  except cache.DataError:
+    pass
+  else:
+    assert labels.dtype == np.uint8 and labels.ndim == 1
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
