@@ -79,16 +79,27 @@ class Disturber:
     self.random = random.Random(seed)
     self.damaged = False
 
+  def _wait(self, process: subprocess.Popen, least: float) -> None:
+    """For a random moment: any, or one soon after a random checkpoint."""
+    if self.random.random() < 0.3:
+      time.sleep(self.random.uniform(least, 1) * self.seconds)
+      return
+    epoch = self.random.randint(1, 4)
+    pattern = f"checkpoints/*/state/{epoch}"
+    while process.poll() is None and not list(self.folder.glob(pattern)):
+      time.sleep(0.02)
+    time.sleep(self.random.uniform(0, 0.2) * self.seconds)
+
   def kill(self) -> str:
     process = start(self.folder)
-    time.sleep(self.random.uniform(0, self.seconds))
+    self._wait(process, least=0)
     process.send_signal(signal.SIGKILL)
     return process.communicate()[0]
 
   def interrupt(self) -> str:
     process = start(self.folder)
     # Python itself, before the first line of ours, has its own way.
-    time.sleep(self.random.uniform(0.1 * self.seconds, self.seconds))
+    self._wait(process, least=0.1)
     for _ in range(self.random.randint(1, 3)):
       with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGINT)
