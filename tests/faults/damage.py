@@ -18,7 +18,10 @@ def spoil(
 ) -> None:
   """Has a spoilt file read so many times."""
   reader.path.write_bytes(reader.content)
-  _, expected = inputs.attempt(reader.read)
+  whole, expected = inputs.attempt(reader.read)
+  assert whole == "read", (
+    f"{reader.name} is refused when it is whole: {expected}"
+  )
   for _ in range(times):
     content = how(reader.content, chance)
     reader.path.write_bytes(content)

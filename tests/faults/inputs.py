@@ -15,6 +15,7 @@ from typing import Any
 import unittest.mock
 import zipfile
 
+import numpy as np
 import PIL.Image
 import small_cifar
 import tiny
@@ -176,17 +177,26 @@ def data_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
 
   content = frost_content(files)
   readers.append(Reader("frost", path, content, textures, same=True))
-  return [*readers, wheel_reader(folder)]
+  return [*readers, wheel_reader(folder, files)]
 
 
-def wheel_reader(folder: pathlib.Path) -> Reader:
-  picture = io.BytesIO()
-  PIL.Image.new("RGB", (50, 40)).save(picture, "PNG")
-  path = folder / "x.whl"
+def wheel_reader(folder: pathlib.Path, files: dict[str, bytes]) -> Reader:
+  """From the wheel to the cache: the textures' digest is the last to look."""
+  path, content = folder / "x.whl", io.BytesIO(frost_content(files))
   with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-    for name in frost.TEXTURES:
+    for name, shape in frost.TEXTURES.items():
+      texture = np.frombuffer(content.read(math.prod(shape)), np.uint8)
+      image = texture.reshape(shape).repeat(5, axis=0).repeat(5, axis=1)
+      picture = io.BytesIO()
+      PIL.Image.fromarray(image).save(picture, "PNG")
       wheel.writestr(f"imagecorruptions/frost/{name}", picture.getvalue())
-  read = lambda: frost._from_wheel(path)
+
+  def read() -> bytes:
+    with unittest.mock.patch.object(
+      frost, "_frost_files", lambda say: frost._from_wheel(path)
+    ):
+      return frost.prepare_frost(folder / "frost", lambda _: None).read_bytes()
+
   return Reader("wheel", path, path.read_bytes(), read, same=True)
 
 
