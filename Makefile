@@ -3,6 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
+# Also for what builds packages, which `--constraint` leaves out; the second is the
+# first for pip 25.3 and later.
+export PIP_CONSTRAINT = $(abspath $(CONSTRAINTS))
+export PIP_BUILD_CONSTRAINT = $(PIP_CONSTRAINT)
 # What the virtual environment has besides.
 REQUIREMENTS ?=
 # Without bytecode, each process spends ten seconds on what it imports.
@@ -11,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-oldest test-tpu lint types bench dist clean
+.PHONY: help setup demo test test-slow test-all test-oldest test-tpu test-faults lint types bench dist clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -19,7 +23,7 @@ help:  ## show this list
 # Python compiles what is imported; all of it would take a minute.
 $(VENV)/.done: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[dev]' $(REQUIREMENTS)
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[dev]' $(REQUIREMENTS)
 	@touch $@
 
 setup: $(VENV)/.done  ## make .venv with all that development needs
@@ -52,6 +56,9 @@ test-tpu:  ## compile for TPUs, which needs none, on x86-64 Linux
 	else \
 	  echo "libtpu exists for x86-64 Linux only; skipped on $$(uname -sm)"; \
 	fi
+
+test-faults: setup  ## kill, damage and deceive the experiments, in ten minutes
+	PYTHONPATH=.:tests $(BIN)/python -m faults $(FAULTS)
 
 lint: setup  ## check the style
 	$(BIN)/ruff check

@@ -1,10 +1,17 @@
 """The command line of the experiments: `python -m experiments --help`."""
+# ruff: noqa: E402
+
+import signal
+
+if __name__ == "__main__":
+  signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `stop` is there
 
 import argparse
+import contextlib
 import os
 import pathlib
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from experiments import data_commands
 from experiments.command import PATH, argument, command, make_parser
@@ -222,9 +229,29 @@ def main() -> None:
     args.run(args)
   except (UserError, OSError) as error:
     sys.exit(f"Error: {error}")
-  except KeyboardInterrupt:
-    sys.exit("Stopped; the same command goes on from the last checkpoint.")
+
+
+def leave(message: str, status: int) -> NoReturn:
+  """Ends with a message, after which no thread has anything to say."""
+  with contextlib.suppress(Exception):
+    sys.stdout.flush()
+  os.write(2, f"{message}\n".encode())
+  os._exit(status)
+
+
+def stop(number: int, frame: Any) -> NoReturn:
+  """On Ctrl-C, at once: an exception can get lost in what is being imported or
+  collected, and whatever is half written will be removed."""
+  del number, frame
+  line = "\n" if os.isatty(2) else ""
+  leave(f"{line}Stopped; the same command goes on from what is there.", 130)
 
 
 if __name__ == "__main__":
-  main()
+  signal.signal(signal.SIGINT, stop)
+  try:
+    main()
+  except SystemExit as end:
+    if isinstance(end.code, str):
+      leave(end.code, 1)
+    raise

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 
 from experiments import cifar
+from experiments.files import is_name, parse_json
 from experiments.settings import ConfigError, check, check_distinct, parse
 from experiments.settings import field as _field
 from experiments.settings import kind as _kind
@@ -145,8 +146,10 @@ class Method:
   # Not in __post_init__: JAX rebuilds methods with arrays and placeholders.
   def check(self) -> None:
     """Raises a ConfigError if it can't be."""
-    if not self.name:
-      raise ConfigError("A method's name is empty, but its rows need one.")
+    if not is_name(self.name):
+      raise ConfigError(
+        f"A method's name is {self.name!r}, but must be a part of files' names."
+      )
     check(self)
 
   def resolve(self, config: Config) -> "Method":
@@ -271,6 +274,11 @@ class Study:
 
   def __post_init__(self):
     check(self)
+    if not is_name(self.name) or not is_name(self.models_of or self.name):
+      raise ConfigError(
+        f"A study's name is {self.name!r}, and that of the one whose models it "
+        f"uses {self.models_of!r}, but both must be names of folders."
+      )
     if not self.methods:
       raise ConfigError("optimizers is empty, but must name at least one.")
     for method in self.methods:
@@ -389,13 +397,24 @@ def load_study(name: str) -> Study:
 
 def load_settings(folder: pathlib.Path) -> Study:
   """The study that a folder is of, from its `study.json`."""
+  path = folder / "study.json"
   try:
-    settings = json.loads((folder / "study.json").read_text())
-  except (OSError, ValueError) as error:
+    content = path.read_bytes()
+  except OSError as error:
     raise ConfigError(
       f"{folder} is no folder of a study ({error}): give one that `python -m "
       "experiments run` made."
     ) from error
+  try:
+    return _from_settings(parse_json(content))
+  except (AttributeError, KeyError, TypeError, ValueError) as error:
+    raise ConfigError(
+      f"{path} has no settings of a study ({error}): remove it, and give the "
+      "command `python -m experiments run` that made it again."
+    ) from error
+
+
+def _from_settings(settings: dict[str, Any]) -> Study:
   config = Config(**settings.pop("config"))
   # Before methods were data, there were names.
   named = [METHODS[name] for name in settings.pop("optimizers", ())]

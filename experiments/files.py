@@ -2,9 +2,15 @@
 
 from collections.abc import Iterator
 import contextlib
+import fnmatch
+import json
 import os
 import pathlib
-import tempfile
+import re
+import secrets
+import shutil
+import subprocess
+from typing import Any
 
 
 class UserError(RuntimeError):
@@ -14,14 +20,65 @@ class UserError(RuntimeError):
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """A temporary file that takes the place of another once it is complete."""
-  handle, name = tempfile.mkstemp(".part", f".{path.name}-", path.parent)
-  os.close(handle)
-  temporary = pathlib.Path(name)
+  temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.part")
   try:
+    temporary.touch(exist_ok=False)  # with the permissions of the umask
     yield temporary
     with temporary.open("rb") as file:
       os.fsync(file.fileno())
-    temporary.chmod(0o644)
     temporary.replace(path)
+  except OSError as error:
+    if error.errno and error.filename is None:  # of a full disk, say
+      raise OSError(error.errno, error.strerror, str(path)) from error
+    raise
   finally:
     temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: pathlib.Path, *names: str) -> None:
+  """Removes what :func:`replacing` left behind when it was killed.
+
+  Args:
+    folder: of the files that were to be replaced.
+    names: of these, such as ``"study.json"`` or ``"*.npy"``.
+  """
+  for path in folder.glob(".*.part"):
+    match = re.fullmatch(r"\.(.+)-[a-z0-9_]{8}\.part", path.name)
+    if match and any(fnmatch.fnmatchcase(match[1], name) for name in names):
+      if path.is_file() and not path.is_symlink():
+        path.unlink()
+
+
+def is_name(value: Any) -> bool:
+  """Whether it may be part of a file's name: text that is no path."""
+  return (
+    isinstance(value, str)
+    and bool(value)
+    and not value.startswith(".")
+    and not set(value) & set("/\\\0")
+  )
+
+
+def parse_json(content: str | bytes) -> Any:
+  """What JSON says; a ValueError if it is none, or nested without end."""
+  try:
+    return json.loads(content)
+  except RecursionError as error:
+    raise ValueError("it is nested too deeply") from error
+
+
+def run_bounded(
+  command: list[str], largest: int, **options: Any
+) -> subprocess.CompletedProcess[str]:
+  """Runs a program, which can write no file of more bytes, where sh is."""
+  if sh := shutil.which("sh"):
+    # In blocks of 512 bytes.
+    limit = [sh, "-c", 'ulimit -f "$0" && exec "$@"', str(-(-largest // 512))]
+    command = [*limit, *command]
+  return subprocess.run(
+    command,
+    stdin=subprocess.DEVNULL,
+    capture_output=True,
+    text=True,
+    **options,
+  )

@@ -18,6 +18,7 @@ import numpy as np
 from experiments.files import UserError, replacing
 
 RECORD = 1 + 3 * 32 * 32  # a label, then red, green and blue, row by row
+IMAGES = 10_000  # in a file
 CLASSES = (
   "airplane",
   "automobile",

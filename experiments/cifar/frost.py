@@ -4,9 +4,9 @@ from collections.abc import Callable
 import hashlib
 import importlib.util
 import io
+import math
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -14,13 +14,25 @@ import zipfile
 import numpy as np
 
 from experiments.cifar.cache import DataError, cache_folder
-from experiments.files import replacing
+from experiments.files import replacing, run_bounded
 
 FROST_PACKAGE = "imagecorruptions==1.1.2"
-FROST_FILE = "frost.npz"
+# Shapes of the textures, by the picture that each is of. The file in the cache
+# has their bytes, one after the other.
+TEXTURES = {
+  "frost1.png": (120, 180, 3),
+  "frost2.png": (63, 112, 3),
+  "frost3.png": (63, 112, 3),
+  "frost4.jpg": (70, 105, 3),
+  "frost5.jpg": (99, 132, 3),
+}
+FROST_FILE = "frost.bin"
 FROST_DIGEST = (
   "148f9d8ac8cb209e8c22d2d6eb19f360a004879531d889ad9634e86e786f2d40"
 )
+# A picture in the package has 1.2 MB at most, and its wheel 2.1 MB.
+LARGEST_PICTURE = 2_000_000
+LARGEST_WHEEL = 10_000_000
 
 
 def load_frost(folder: str | os.PathLike | None = None) -> list[np.ndarray]:
@@ -35,31 +47,27 @@ def load_frost(folder: str | os.PathLike | None = None) -> list[np.ndarray]:
   Raises:
     DataError: if they are not in the cache.
   """
-  folder = cache_folder(folder)
-  path = folder / FROST_FILE
+  path = cache_folder(folder) / FROST_FILE
+  sizes = [math.prod(shape) for shape in TEXTURES.values()]
   try:
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-      textures = [arrays[name] for name in sorted(arrays.files)]
+    with path.open("rb") as file:
+      content = file.read(sum(sizes) + 1)
   except FileNotFoundError as error:
     raise DataError(
       f"{path}, the textures of frost, is missing. Run `python -m experiments "
       "data frost`, which takes them from the package imagecorruptions."
     ) from error
-  except (OSError, ValueError, zipfile.BadZipFile) as error:
+  if not _is_frost(content):
     raise DataError(
-      f"{path} is damaged ({error}): `python -m experiments data frost` makes "
-      "it anew."
-    ) from error
-  if not _is_frost(textures):
-    raise DataError(
-      f"{path} has other textures than those expected: `python -m experiments "
-      "data frost` makes it anew."
+      f"{path} is damaged, by its SHA-256 digest: `python -m experiments data "
+      "frost` makes it anew."
     )
-  return textures
+  parts = np.split(np.frombuffer(content, np.uint8), np.cumsum(sizes)[:-1])
+  shapes = TEXTURES.values()
+  return [a.reshape(shape) for a, shape in zip(parts, shapes, strict=True)]
 
 
-def _is_frost(textures: list[np.ndarray]) -> bool:
-  content = b"".join(texture.tobytes() for texture in textures)
+def _is_frost(content: bytes) -> bool:
   return hashlib.sha256(content).hexdigest() == FROST_DIGEST
 
 
@@ -70,7 +78,7 @@ def prepare_frost(
   """Puts the textures of frost into the cache.
 
   They come with the package imagecorruptions, of which no code is run: from
-  where it is installed, or else by `pip download`.
+  where it is installed, or else from its wheel, by `pip download`.
 
   Args:
     folder: the cache, if it is not :func:`cache_folder`.
@@ -79,54 +87,80 @@ def prepare_frost(
   Returns:
     The file in the cache.
   """
-  from PIL import Image
-
   folder = cache_folder(folder)
   folder.mkdir(parents=True, exist_ok=True)
   path = folder / FROST_FILE
-  textures = {}
-  for name, content in _frost_files(say).items():
-    with Image.open(io.BytesIO(content)) as picture:
-      image = np.asarray(picture.convert("RGB"))
-    # A fifth of the size, as OpenCV's bilinear resize makes it: the middle of
-    # each 5 × 5 pixels.
-    rows, columns = (np.arange(round(n / 5)) * 5 + 2 for n in image.shape[:2])
-    image = image[np.minimum(rows, len(image) - 1)]
-    textures[name] = image[:, np.minimum(columns, image.shape[1] - 1)]
-  if not _is_frost(list(textures.values())):
+  files = _frost_files(say)
+  content = b"".join(_texture(files[name], name) for name in TEXTURES)
+  if not _is_frost(content):
     raise DataError(
       f"That imagecorruptions has other textures than {FROST_PACKAGE}: "
       "uninstall it, for the right one to be downloaded."
     )
-  with replacing(path) as temporary, temporary.open("wb") as file:
-    np.savez_compressed(file, **textures)
+  with replacing(path) as temporary:
+    temporary.write_bytes(content)
   say(f"Wrote {path}.")
   return path
 
 
+def _texture(content: bytes, name: str) -> bytes:
+  """A picture at a fifth of its size."""
+  from PIL import Image
+
+  try:
+    with Image.open(io.BytesIO(content), formats=["PNG", "JPEG"]) as picture:
+      size = tuple(round(n / 5) for n in (picture.height, picture.width))
+      if (*size, 3) != TEXTURES[name]:
+        raise ValueError(f"{picture.width} × {picture.height} pixels")
+      image = np.asarray(picture.convert("RGB"))
+  except Exception as error:
+    # A damaged picture can raise anything.
+    raise DataError(
+      f"{name} is not that of {FROST_PACKAGE}: {error}. Uninstall "
+      "imagecorruptions, for the right one to be downloaded."
+    ) from error
+  # As OpenCV's bilinear resize makes it: the middle of each 5 × 5 pixels.
+  rows, columns = (
+    np.minimum(np.arange(n) * 5 + 2, most - 1)
+    for n, most in zip(size, image.shape, strict=False)
+  )
+  return image[rows][:, columns].tobytes()
+
+
 def _frost_files(say) -> dict[str, bytes]:
-  names = {f"frost{i}.png" for i in (1, 2, 3)} | {"frost4.jpg", "frost5.jpg"}
   package = importlib.util.find_spec("imagecorruptions")
   if package and package.origin:
     say("Taking the textures from the imagecorruptions that is installed.")
     source = pathlib.Path(package.origin).parent / "frost"
-    return {name: (source / name).read_bytes() for name in sorted(names)}
+    return {name: (source / name).read_bytes() for name in TEXTURES}
   say(f"Downloading {FROST_PACKAGE} for its textures …")
   with tempfile.TemporaryDirectory() as temporary:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    done = subprocess.run(
-      [*command, "--dest", temporary, FROST_PACKAGE],
-      capture_output=True,
-      text=True,
-    )
+    # A source distribution would have its own code run, to be built.
+    command += ["--only-binary=:all:", "--dest", temporary, FROST_PACKAGE]
+    done = run_bounded(command, LARGEST_WHEEL)
     wheels = list(pathlib.Path(temporary).glob("*.whl"))
     if done.returncode or not wheels:
       raise DataError(
         f"`pip download {FROST_PACKAGE}` failed: {done.stderr.strip()[-500:]}\n"
         "Install it (pip install --no-deps imagecorruptions) and try again."
       )
-    with zipfile.ZipFile(wheels[0]) as wheel:
-      return {
-        name: wheel.read(f"imagecorruptions/frost/{name}")
-        for name in sorted(names)
-      }
+    return _from_wheel(wheels[0])
+
+
+def _from_wheel(path: pathlib.Path) -> dict[str, bytes]:
+  files = {}
+  try:
+    with zipfile.ZipFile(path) as wheel:
+      for name in TEXTURES:
+        info = wheel.getinfo(f"imagecorruptions/frost/{name}")
+        if info.file_size > LARGEST_PICTURE:
+          raise ValueError(f"{name} has {info.file_size:,} bytes")
+        files[name] = wheel.read(info)
+  except Exception as error:
+    # A damaged archive can raise anything.
+    raise DataError(
+      f"{path.name} is not the wheel of {FROST_PACKAGE}: {error}. See where "
+      "pip is set to get packages from."
+    ) from error
+  return files

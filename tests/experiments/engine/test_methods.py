@@ -357,7 +357,7 @@ def test_average_is_evaluated():
 def test_what_can_not_be():
   with pytest.raises(ValueError, match="strength is 2.0.*at most 1.0"):
     dataclasses.replace(SGD, strength=2.0).check()
-  with pytest.raises(ValueError, match="name is empty"):
+  with pytest.raises(ValueError, match="name is ''"):
     Method().check()
   with pytest.raises(ValueError, match="loss is 'mse'.*cross_entropy, label"):
     Method("x", loss="mse").check()

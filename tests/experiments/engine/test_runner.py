@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import gzip
+import hashlib
 import json
 import os
 import pathlib
@@ -24,7 +26,6 @@ from experiments import config
 from experiments.cifar import cache
 from experiments.config import METHODS, ORTHOGRAD, SGD, Run
 from experiments.engine import (
-  checkpoints,
   evaluate,
   group,
   models,
@@ -281,6 +282,22 @@ def test_a_name_means_one_method(tmp_path):
   rows.Rows(path).check_methods(study)
 
 
+def test_leftovers(tmp_path):
+  """Only those of its own files are removed, wherever others are."""
+  own = [
+    ".study.json-0123abcd.part",
+    "checkpoints/x/.runs.json-0123abcd.part",
+    "logits/.sgd-0-1-clean.npy-0123abcd.part",
+  ]
+  others = [".film.part", "notes/.study.json-0123abcd.part"]
+  for name in own + others:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("half")
+  runner._prepare(tiny.STUDY, tmp_path)
+  assert not any((tmp_path / name).exists() for name in own)
+  assert all((tmp_path / name).exists() for name in others)
+
+
 def test_study_is_read_back(tmp_path):
   sweep = [
     dataclasses.replace(SGD, name=f"sgd_{x}", learning_rate=x)
@@ -355,6 +372,39 @@ def test_an_epoch_is_begun_before_the_last_is_looked_at(tmp_path, events):
   )
   assert events[8:10] == [("begin", 1), ("look", 1)]
   assert results(tmp_path) == results(after.parent)
+
+
+def flip(path):
+  """One bit, in the middle."""
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content)
+
+
+def test_damaged_checkpoints(tmp_path, events):
+  """The one before is gone on with, or the start; it ends in the same bits."""
+  study = tiny.STUDY.override(
+    ["corruptions=", "corrupted_at=", "evaluate_every=4"]
+  )
+  options = group.Options(checkpoint_every=1)
+  path = runner.run_study(study, tmp_path, options, say=print)
+  expected, lines = results(tmp_path), path.read_text().splitlines()
+  for damaged, done in (((4,), 3), ((3, 4), 0)):
+    # Rows of the last epoch but those of training, which come before.
+    path.write_text("".join(f"{line}\n" for line in lines[:-4]))
+    for epoch in damaged:
+      (state,) = tmp_path.glob(f"checkpoints/*/state/{epoch}")
+      flip(max(state.glob("**/d/*"), key=lambda p: p.stat().st_size))
+    events.clear()
+    said = []
+    runner.run_study(study, tmp_path, options, say=said.append)
+    told = [text for text in said if "damaged and removed" in text]
+    assert len(told) == len(damaged)
+    for epoch, text in zip(damaged, told, strict=True):
+      assert f"state/{epoch} " in text and "SHA-256" in text
+    assert any(f"goes on after epoch {done}" in x for x in said) == bool(done)
+    assert events[0] == ("begin", done + 1)
+    assert results(tmp_path) == expected
 
 
 def test_a_run_that_diverges(tmp_path, monkeypatch, events):
@@ -458,6 +508,7 @@ def test_sets_are_made_ahead(monkeypatch):
 
 def row_of(seed, dataset="clean"):
   return {
+    "study": "tiny",
     "config_hash": "c",
     "optimizer": "sgd",
     "seed": seed,
@@ -514,23 +565,6 @@ def test_full_disk(tmp_path, monkeypatch):
   assert len(list(rows.read(path))) == 2
 
 
-@pytest.mark.parametrize("when", ["save", "close"])
-def test_checkpoint_that_can_not_be_written(tmp_path, monkeypatch, when):
-  """Whether it fails at once, or while training goes on."""
-  import orbax.checkpoint as ocp
-
-  whole = getattr(ocp.CheckpointManager, when)
-
-  def full(*args, **options):
-    whole(*args, **options)
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-  monkeypatch.setattr(ocp.CheckpointManager, when, full)
-  with pytest.raises(UserError, match="No space left.*same command again"):
-    with checkpoints.Checkpoints(tmp_path) as saved:
-      saved.save(1, {"params": jax.numpy.ones(2)})
-
-
 def test_folder_that_can_not_be_written(tmp_path, monkeypatch, capsys):
   (tmp_path / "file").write_text("in the way")
   argv = ["x", "run", "quick", "--output", str(tmp_path / "file" / "runs")]
@@ -558,6 +592,138 @@ def test_runs_that_are_there_are_not_made_again(made):
   assert groups(other, made) == [tiny.RUNS]
 
 
+def begin(folder, manifest):
+  """A group's folder, without checkpoints."""
+  text = json.dumps(manifest)
+  name = hashlib.sha256(text.encode()).hexdigest()[:16]
+  path = folder / "checkpoints" / name / "runs.json"
+  path.parent.mkdir(parents=True)
+  path.write_text(text)
+  return path
+
+
+# Valid JSON, or none, that is not what it should be.
+WRONG = [b"null", b"3", b"[]", b"{}", b'"x"', b"{", b"\xff", b"[" * 100_000]
+
+
+@pytest.mark.parametrize("content", WRONG)
+def test_files_of_another_form(tmp_path, content):
+  """Each error has the file's name and what to do."""
+  path = begin(tmp_path, group.manifest(tiny.STUDY, tiny.RUNS))
+  path.write_bytes(content)
+  if content != b"{}":  # which is of another kind of study
+    with pytest.raises(UserError, match="runs.json is damaged.*remove .*anew"):
+      groups(tiny.STUDY, tmp_path)
+  (tmp_path / "study.json").write_bytes(content)
+  with pytest.raises(UserError, match="study.json has no settings.*remove it"):
+    config.load_settings(tmp_path)
+  (tmp_path / "rows.jsonl").write_bytes(content + b"\n")
+  with pytest.raises(UserError, match="Line 1 of .*rows.jsonl is no .* Remove"):
+    rows.Rows(tmp_path / "rows.jsonl")
+
+
+@pytest.mark.parametrize(
+  "change",
+  [
+    {"seed": 7},
+    {"runs": 3},
+    {"runs": [3]},
+    {"runs": [[{"name": "sgd", "speed": 1}, 0]]},
+    {"runs": [[{"name": "sgd"}, "a"]]},
+  ],
+)
+def test_runs_that_were_changed(tmp_path, change):
+  manifest = group.manifest(tiny.STUDY, tiny.RUNS)
+  path = begin(tmp_path, manifest)
+  path.write_text(json.dumps(manifest | change))
+  if "seed" in change:  # which is of another kind of study
+    assert groups(tiny.STUDY, tmp_path) == [tiny.RUNS]
+    return
+  with pytest.raises(UserError, match="runs.json is damaged"):
+    groups(tiny.STUDY, tmp_path)
+
+
+@pytest.mark.parametrize(
+  "change",
+  [
+    {"speed": 1},
+    {"name": 3},
+    {"name": "../x"},
+    {"models_of": "../x"},
+    {"config": 3},
+    {"config": {"speed": 1}},
+    {"config": {"epochs": 0}},
+    {"config": {"epochs": "4"}},
+    {"methods": 3},
+    {"methods": [3]},
+    {"methods": [{"name": "sgd", "speed": 1}]},
+    {"methods": [{"name": "../x"}]},
+    {"optimizers": ["nonsense"]},
+    {"seeds": None},
+    {"ensembles": [[2]]},
+    {"corruptions": {"fog": 1}},
+  ],
+)
+def test_settings_that_were_changed(tmp_path, change):
+  runner._prepare(tiny.STUDY, tmp_path)
+  path = tmp_path / "study.json"
+  path.write_text(json.dumps(json.loads(path.read_text()) | change))
+  with pytest.raises(UserError, match="study.json has no settings"):
+    config.load_settings(tmp_path)
+
+
+@pytest.mark.parametrize(
+  "change",
+  [
+    *({"seed": x} for x in ("0", None, 1.5, True, [0], -1)),
+    *({"metrics": x} for x in (None, 3, [1], {"loss": "low"})),
+    *({"study": x} for x in (None, "", "../x", "/x", "..", "a\\b", 3)),
+    *({"bins": x} for x in (3, {"count": 3}, {"count": ["x"]})),
+    {"optimizer": {}},
+    {"scaled": {"loss": [1]}},
+    {"training": 3},
+    {"config": "x"},
+    {"wall_time": "x"},
+  ],
+)
+def test_rows_that_were_changed(tmp_path, change):
+  path = tmp_path / "rows.jsonl"
+  path.write_text(
+    f"{json.dumps(row_of(0))}\n{json.dumps(row_of(1) | change)}\n"
+  )
+  (name,) = change
+  message = f"Line 2 of .*rows.jsonl is no row: its {name} is .*Remove it"
+  with pytest.raises(rows.RowsError, match=message):
+    rows.Rows(path)
+  less = row_of(1)
+  if less.pop(name, None):
+    path.write_text(f"{json.dumps(less)}\n")
+    with pytest.raises(rows.RowsError, match=f"it has no {name}"):
+      rows.Rows(path)
+
+
+def test_a_line_twice(tmp_path):
+  path = tmp_path / "rows.jsonl"
+  rows.Rows(path).append([row_of(0), row_of(1)])
+  content = path.read_bytes()
+  path.write_bytes(content + content.splitlines(keepends=True)[0])
+  with pytest.raises(
+    rows.RowsError, match="Line 3 of .* same run, epoch and images as line 1"
+  ):
+    rows.Rows(path)
+
+
+def test_damaged_rows_that_are_kept(tmp_path):
+  path = tmp_path / "x.jsonl.gz"
+  whole = gzip.compress(f"{json.dumps(row_of(0))}\n".encode() * 9)
+  flipped = bytearray(whole)
+  flipped[30] ^= 255
+  for content in (whole[:-20], b"x" + whole, bytes(flipped)):
+    path.write_bytes(content)
+    with pytest.raises(rows.RowsError, match="x.jsonl.gz is damaged.*git"):
+      list(rows.read(path))
+
+
 def test_groups(tmp_path):
   study = tiny.STUDY.override(["seeds=5"])
   assert [len(runs) for runs in groups(study, tmp_path)] == [10]
@@ -577,13 +743,11 @@ def test_groups(tmp_path):
     {"orthograd_unnormalized"},
   ]
   # What was begun stays together, unless its checkpoints have an older form.
-  begun = tmp_path / "checkpoints" / "x" / "runs.json"
-  begun.parent.mkdir(parents=True)
   manifest = group.manifest(study, tiny.RUNS[:3])
   older = {k: v for k, v in manifest.items() if k != "format"}
-  begun.write_text(json.dumps(older | {"runs": [["sgd", 0], ["sgd", 1]]}))
+  begin(tmp_path, older | {"runs": [["sgd", 0], ["sgd", 1]]})
   assert groups(study, tmp_path) == together
-  begun.write_text(json.dumps(manifest))
+  begin(tmp_path, manifest)
   first, *others = groups(study, tmp_path)
   assert first == tiny.RUNS[:3]
   assert set(sum(others, first)) == set(study.runs)

@@ -45,6 +45,10 @@ def test_keep(kept, tmp_path, capsys, monkeypatch):
   found = {rows.key(row): row for row in kept_rows.load([study], into)}
   assert len(found) == 6
   assert found[rows.key(some[0])]["wall_time"] == 1.5
+  write([{**some[0], "study": "../elsewhere"}])
+  with pytest.raises(SystemExit, match="Line 1 .* its study is .*elsewhere"):
+    command.main()
+  assert not list(tmp_path.glob("elsewhere*"))
   shutil.rmtree(folder)
   with pytest.raises(SystemExit, match="has no rows"):
     command.main()

@@ -1,0 +1,43 @@
+"""Runs the campaign, and prints its figures: `make test-faults`."""
+
+import argparse
+import pathlib
+import random
+import sys
+import tempfile
+import time
+
+from faults import damage, hostile, studies
+from faults.figures import table
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser("faults", description=__doc__)
+  parser.add_argument("--seed", type=int, default=0, help="of the faults (0)")
+  parser.add_argument(
+    "--share", type=float, default=1.0, help="of the number of cases (1)"
+  )
+  args = parser.parse_args()
+  begin, found = time.monotonic(), []
+  with tempfile.TemporaryDirectory() as temporary:
+    folder = pathlib.Path(temporary)
+    say = lambda text: print(f"{time.monotonic() - begin:4.0f} s  {text}")
+    say("studies …")
+    found += studies.run(folder, args.seed, args.share)
+    say("checkpoints …")
+    chance = random.Random(f"checkpoints {args.seed}")
+    found += damage.damage_checkpoints(folder / "whole", args.share, chance)
+    say("data and JSON …")
+    found += damage.run(folder / "damage", args.seed, args.share)
+    say("hostile inputs …")
+    found += hostile.run()
+  wrong = [text for figures in found for text in figures.wrong]
+  for text in wrong:
+    print(f"WRONG: {text}\n")
+  minutes = (time.monotonic() - begin) / 60
+  print(f"\nSeed {args.seed}, {minutes:.1f} minutes\n\n{table(found)}")
+  sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+  main()

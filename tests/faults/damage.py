@@ -1,0 +1,112 @@
+"""Flipped bits, truncated files and garbled contents, for every reader."""
+
+from collections.abc import Callable, Iterable
+import pathlib
+import random
+import traceback
+
+from experiments.engine import checkpoints
+from faults import inputs
+from faults.figures import Figures
+from faults.inputs import Reader
+
+Spoil = Callable[[bytes, random.Random], bytes]
+
+
+def spoil(
+  reader: Reader, how: Spoil, times: int, chance: random.Random, found: Figures
+) -> None:
+  """Has a spoilt file read so many times."""
+  reader.path.write_bytes(reader.content)
+  whole, expected = inputs.attempt(reader.read)
+  assert whole == "read", (
+    f"{reader.name} is refused when it is whole: {expected}"
+  )
+  for _ in range(times):
+    content = how(reader.content, chance)
+    reader.path.write_bytes(content)
+    try:
+      outcome, value = inputs.attempt(reader.read)
+    except Exception:
+      found.outcomes["a traceback"] += 1
+      found.wrong.append(f"{reader.name}: {content[:500]!r}: {_trace()}")
+      continue
+    if outcome == "read" and reader.same:
+      outcome = "read as it was" if value == expected else "read otherwise"
+      if value != expected:
+        found.wrong.append(f"{reader.name}: read otherwise: {content[:500]!r}")
+    found.outcomes[outcome] += 1
+  reader.path.write_bytes(reader.content)
+
+
+def _trace() -> str:
+  return traceback.format_exc(limit=-3)
+
+
+def each(
+  readers: Iterable[Reader],
+  what: str,
+  how: Spoil,
+  times: int,
+  chance: random.Random,
+) -> Figures:
+  found = Figures(what)
+  for reader in readers:
+    spoil(reader, how, times, chance, found)
+  return found
+
+
+def damage_checkpoints(
+  folder: pathlib.Path, share: float, chance: random.Random
+) -> list[Figures]:
+  """Of a real study: each damage is found, and what is whole is not."""
+  (state,) = folder.glob("checkpoints/*/state")
+  flips = Figures("a flipped bit in a checkpoint")
+  parts = Figures("a checkpoint's file truncated or deleted")
+  paths = [p for p in sorted(state.glob("**/*")) if p.is_file()]
+  sizes = [p.stat().st_size for p in paths]
+
+  def look(path: pathlib.Path, found: Figures) -> None:
+    epoch = state / path.relative_to(state).parts[0]
+    if checkpoints._problem(epoch):
+      found.outcomes["refused"] += 1
+    else:
+      found.outcomes["not seen"] += 1
+      found.wrong.append(f"{found.what}: {path}")
+
+  for path in chance.choices(paths, sizes, k=round(1000 * share)):
+    content = path.read_bytes()
+    path.write_bytes(inputs.flip(content, chance))
+    look(path, flips)
+    path.write_bytes(content)
+  for path in paths:
+    content = path.read_bytes()
+    for length in {0, len(content) // 2, max(len(content) - 1, 0)}:
+      if length < len(content):
+        path.write_bytes(content[:length])
+        look(path, parts)
+    path.unlink()
+    look(path, parts)
+    path.write_bytes(content)
+  assert not checkpoints.remove_damaged(state)
+  return [flips, parts]
+
+
+def run(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
+  chance = random.Random(f"damage {seed}")
+  times = lambda n: max(round(n * share), 1)
+  (folder / "json").mkdir(parents=True)
+  (folder / "data").mkdir()
+  texts = inputs.json_readers(folder / "json")
+  with inputs.small() as files:
+    data = inputs.data_readers(folder / "data", files)
+    found = [
+      each(data, "a flipped bit in data", inputs.flip, times(150), chance),
+      each(data, "data truncated", inputs.truncate, times(60), chance),
+      each(data, "garbled data (fuzz)", inputs.garble, times(150), chance),
+    ]
+  found += [
+    each(texts, "JSON of another form", inputs.reshape, times(2000), chance),
+    each(texts, "garbled JSON (fuzz)", inputs.garble, times(2000), chance),
+  ]
+  return found

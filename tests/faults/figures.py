@@ -1,0 +1,34 @@
+"""What came of each kind of fault."""
+
+import collections
+import dataclasses
+
+
+@dataclasses.dataclass
+class Figures:
+  """Of one kind of fault.
+
+  Attributes:
+    what: was done.
+    outcomes: how often it came to what.
+    wrong: what should not have been, each in words.
+  """
+
+  what: str
+  outcomes: collections.Counter[str] = dataclasses.field(
+    default_factory=collections.Counter
+  )
+  wrong: list[str] = dataclasses.field(default_factory=list)
+
+  @property
+  def cases(self) -> int:
+    return self.outcomes.total()
+
+  def __str__(self) -> str:
+    outcomes = ", ".join(f"{n:,} {what}" for what, n in self.outcomes.items())
+    return f"| {self.what} | {self.cases:,} | {outcomes} | {len(self.wrong)} |"
+
+
+def table(figures: list[Figures]) -> str:
+  head = "| fault | cases | outcome | wrong |\n|---|---:|---|---:|"
+  return "\n".join([head, *map(str, figures)])

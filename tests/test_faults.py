@@ -1,0 +1,30 @@
+"""The campaign of faults, in small and without its studies."""
+
+import random
+
+from faults import damage, hostile, inputs
+import pytest
+
+
+@pytest.mark.slow
+def test_damage(tmp_path):
+  for figures in damage.run(tmp_path / "faults", seed=1, share=0.02):
+    assert figures.cases and not figures.wrong, figures.wrong
+
+
+@pytest.mark.slow
+def test_hostile():
+  (figures,) = hostile.run()
+  assert figures.outcomes["refused"] == figures.cases > 10
+  assert not figures.wrong, figures.wrong
+
+
+def test_what_is_wrong_is_seen(tmp_path):
+  """A reader that lets everything pass, or raises, is found out."""
+  path, chance = tmp_path / "x", random.Random(0)
+  careless = inputs.Reader("x", path, b"hello", path.read_bytes, same=True)
+  figures = damage.each([careless], "flips", inputs.flip, 5, chance)
+  assert figures.outcomes == {"read otherwise": 5} and len(figures.wrong) == 5
+  strict = inputs.Reader("x", path, b"12", lambda: int(path.read_bytes()))
+  figures = damage.each([strict], "cuts", lambda *_: b"x", 5, chance)
+  assert figures.outcomes == {"a traceback": 5} and len(figures.wrong) == 5

@@ -1,0 +1,63 @@
+"""What CI installs and runs is pinned, down to what a package needs itself."""
+
+import importlib.metadata
+import pathlib
+import re
+import tomllib
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+
+
+def installed(requirements):
+  """All distributions that requirements lead to, in this environment."""
+  found, left = set(), [Requirement(text) for text in requirements]
+  while left:
+    one = left.pop()
+    name, extras = canonicalize_name(one.name), tuple(sorted(one.extras))
+    if (name, extras) in found:
+      continue
+    found.add((name, extras))
+    if name == PROJECT["name"]:
+      left += [Requirement(text) for e in extras for text in EXTRAS[e]]
+      continue
+    for text in importlib.metadata.requires(name) or ():
+      needed = Requirement(text)
+      if needed.marker is None or any(
+        needed.marker.evaluate({"extra": extra}) for extra in ("", *extras)
+      ):
+        left.append(needed)
+  return {name for name, _ in found} - {PROJECT["name"]}
+
+
+@pytest.mark.parametrize("file", ["constraints.txt", "constraints-oldest.txt"])
+def test_all_that_is_installed_is_pinned(file):
+  lines = (ROOT / file).read_text("utf-8").splitlines()
+  pins = [Requirement(line) for line in lines if not line.startswith("#")]
+  for pin in pins:
+    assert re.fullmatch(r"==[\w.]+", str(pin.specifier)), pin
+  names = {canonicalize_name(pin.name) for pin in pins}
+  needed = installed([*PROJECT["dependencies"], *EXTRAS["dev"]])
+  assert needed <= names, needed - names
+  # What builds packages from source, and ours.
+  assert {"editables", "hatchling", "setuptools", "wheel"} <= names
+
+
+def test_what_is_imported_is_declared():
+  """Not only brought along by something else."""
+  declared = {Requirement(text).name for text in EXTRAS["experiments"]}
+  assert "orbax-checkpoint" in declared
+
+
+def test_actions_are_commits():
+  """A tag can be moved."""
+  text = (ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8")
+  actions = re.findall(r"uses: (.*)", text)
+  assert actions
+  for action in actions:
+    assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+", action), action
