@@ -22,7 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from orthograd_optax import _bins, calibration, stats
+from orthograd_optax import calibration, stats
+from orthograd_optax.calibration import _bins
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
@@ -60,7 +61,7 @@ def reliability_diagram(
   *,
   title: str | None = None,
 ) -> "Figure":
-  """Accuracy against confidence, with the gap, and where the images are.
+  """Accuracy against confidence, with the gap, and where the examples are.
 
   Args:
     reliabilities: what :func:`orthograd_optax.calibration.reliability` gives,
@@ -69,11 +70,11 @@ def reliability_diagram(
     title: a title above all.
 
   Returns:
-    A figure with two axes for each: bars of accuracy, over the images of all
+    A figure with two axes for each: bars of accuracy, over the examples of all
     seeds, with hatched gaps to the confidence, a band over seeds (in which, as
-    in the bars, each seed has the weight of its images in that bin), and the
+    in the bars, each seed has the weight of its examples in that bin), and the
     mean and standard deviation of the seeds' ECEs; and below it the share of
-    images in each bin.
+    examples in each bin.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -104,7 +105,7 @@ def reliability_diagram(
       _draw_reliability(axes[0, i], axes[1, i], seeds, color)
       axes[0, i].set_title(name)
     axes[0, 0].set_ylabel("accuracy")
-    axes[1, 0].set_ylabel("images (%)")
+    axes[1, 0].set_ylabel("examples (%)")
     handles = {}
     for axis in axes.flat:
       for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -123,7 +124,7 @@ def _draw_reliability(top, bottom, seeds, color):
     )
   if not count.any():
     raise ValueError(
-      "The reliability is of no images: there is nothing to draw."
+      "The reliability is of no examples: there is nothing to draw."
     )
   several = count.ndim == 2 and len(count) > 1
   if count.ndim == 1:
@@ -397,9 +398,9 @@ def temperature_curve(
   """The loss against the temperature, with its minimum.
 
   Args:
-    logits: array of shape (images, classes) or (seeds, images, classes), or
+    logits: array of shape (examples, classes) or (seeds, examples, classes), or
       several of these by name.
-    labels: integer array of shape (images,).
+    labels: integer array of shape (examples,).
     temperatures: by default 60 of them, from a quarter of the lowest of the
       best to four times the highest, as far as these are from 0.01 to 100.
     title: a title above all.

@@ -22,6 +22,8 @@ from experiments.engine import train
 from orthograd_optax import calibration
 
 CHUNK = 2500  # images at once
+# What the library's metrics are called in rows, where accuracies are per cent.
+ROW_NAMES = {"accuracy": "top1", "top5_accuracy": "top5", "nll": "loss"}
 # What temperature scaling is judged by.
 SCALED = ("loss", "ece", "brier", "entropy", "max_softmax")
 
@@ -212,7 +214,7 @@ def metrics(logits, labels, fit, judge, clean_temperature=None):
   on_half = calibration.fit_temperature(logits[fit], labels[fit])
   bins = calibration.reliability(logits, labels)
   found = {
-    "metrics": dict(calibration.evaluate(logits, labels))
+    "metrics": evaluate(logits, labels)
     | {"temperature": on_test, "temperature_half": on_half},
     # Fitted on the test set itself, as the paper does; and on one half of it,
     # judged by the other.
@@ -230,8 +232,17 @@ def metrics(logits, labels, fit, judge, clean_temperature=None):
   return found
 
 
+def evaluate(logits, labels):
+  """The library's metrics, in the words and units of rows."""
+  found = calibration.evaluate(logits, labels)
+  return {
+    ROW_NAMES.get(name, name): 100 * x if name.endswith("accuracy") else x
+    for name, x in found.items()
+  }
+
+
 def _scaled(logits, labels, temperature, part):
-  found = calibration.evaluate(logits[part] / temperature, labels[part])
+  found = evaluate(logits[part] / temperature, labels[part])
   return {name: found[name] for name in SCALED}
 
 

@@ -19,10 +19,18 @@ from orthograd_optax import calibration
 METRICS = {
   "accuracy": calibration.accuracy,
   "nll": calibration.nll,
-  "brier_score": calibration.brier_score,
+  "brier": calibration.brier,
   "ece": calibration.ece,
   "mce": calibration.mce,
   "classwise_ece": calibration.classwise_ece,
+  "classwise_ece_thresholded": functools.partial(
+    calibration.classwise_ece, threshold=0.05
+  ),
+  "top_k_ece": functools.partial(calibration.top_k_ece, k=2),
+  "rms_calibration_error": calibration.rms_calibration_error,
+  "ks_calibration_error": calibration.ks_calibration_error,
+  "selective_risk": functools.partial(calibration.selective_risk, coverage=0.8),
+  "auroc": calibration.auroc,
   "debiased_ece": calibration.debiased_ece,
   "smooth_ece": calibration.smooth_ece,
   "entropy": calibration.entropy,
@@ -35,9 +43,9 @@ METRICS = {
   "temperature": calibration.fit_temperature,
 }
 KEYS = [
-  "top1",
-  "top5",
-  "loss",
+  "accuracy",
+  "top5_accuracy",
+  "nll",
   "ece",
   "brier",
   "entropy",
@@ -169,7 +177,7 @@ def test_nll(data):
     assert_close(calibration.nll(logits, labels), expected)
 
 
-def test_brier_score(data):
+def test_brier(data):
   logits, labels = data
   expected = metrics.brier_score_loss(
     labels,
@@ -177,7 +185,7 @@ def test_brier_score(data):
     labels=np.arange(logits.shape[1]),
     scale_by_half=False,
   )
-  assert_close(calibration.brier_score(logits, labels), expected)
+  assert_close(calibration.brier(logits, labels), expected)
 
 
 @pytest.mark.parametrize("num_bins", [1, 10, 15])
@@ -396,11 +404,11 @@ def test_evaluate(data):
   assert list(actual) == KEYS
   classes = logits.shape[1]
   expected = {
-    "top1": 100 * calibration.accuracy(logits, labels),
-    "top5": 100 * calibration.accuracy(logits, labels, min(5, classes)),
-    "loss": calibration.nll(logits, labels),
+    "accuracy": calibration.accuracy(logits, labels),
+    "top5_accuracy": calibration.accuracy(logits, labels, min(5, classes)),
+    "nll": calibration.nll(logits, labels),
     "ece": calibration.ece(logits, labels),
-    "brier": calibration.brier_score(logits, labels),
+    "brier": calibration.brier(logits, labels),
     "entropy": calibration.entropy(logits),
     "max_softmax": calibration.max_softmax(logits),
     "max_logit": calibration.max_logit(logits),
@@ -598,7 +606,7 @@ def test_tallies_that_do_not_fit():
   ten, five = calibration.Tally.empty(), calibration.Tally.empty(5)
   with pytest.raises(ValueError, match="same num_bins"):
     _ = ten + five
-  assert np.isnan(ten.metrics()["loss"])
+  assert np.isnan(ten.metrics()["nll"])
   logits, labels = synthetic()
   with pytest.raises(ValueError, match="where has shape"):
     calibration.tally(logits, labels, where=np.ones(3, bool))
@@ -665,7 +673,7 @@ def test_a_class_without_images(name):
 
 @pytest.mark.mostly_slow(5)
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "uint32"])
-@pytest.mark.parametrize("name", ["brier_score", "classwise_ece", "accuracy"])
+@pytest.mark.parametrize("name", ["brier", "classwise_ece", "accuracy"])
 def test_labels_of_any_width(name, dtype):
   """More classes than the labels' type can count."""
   logits = np.random.default_rng(0).normal(size=(100, 300)).astype(np.float32)
@@ -739,7 +747,7 @@ def test_impossible_classes():
   labels = jnp.array([1, 1])
   without = calibration.evaluate(logits[:, :2], labels)
   values = calibration.evaluate(logits, labels)
-  for key in ("top1", "loss", "ece", "brier", "entropy", "max_softmax"):
+  for key in ("accuracy", "nll", "ece", "brier", "entropy", "max_softmax"):
     assert_close(values[key], without[key])
   assert calibration.nll(logits, jnp.array([1, 2])) == np.inf
   assert np.isnan(calibration.aurc(-logits, labels))  # as all others
@@ -764,10 +772,10 @@ def test_input_that_makes_no_sense():
     calibration.ece(logits, labels[1:])
   with pytest.raises(ValueError, match=r"one-hot.*argmax"):
     calibration.nll(logits, np.eye(10, dtype=int)[labels])
-  with pytest.raises(ValueError, match="at least one image and two classes"):
+  with pytest.raises(ValueError, match="at least one example and two classes"):
     calibration.evaluate(logits[:0], labels[:0])
   with pytest.raises(ValueError, match="two classes"):
-    calibration.accuracy(logits[:, :1], labels * 0)
+    calibration.accuracy(logits[:, :0], labels)
   with pytest.raises(TypeError, match="labels must be integers.*float32"):
     calibration.nll(logits, labels.astype(np.float32))
   with pytest.raises(TypeError, match="real numbers.*complex64"):
@@ -834,7 +842,7 @@ def test_ranges(drawn):
   values = {name: float(m(logits, labels)) for name, m in METRICS.items()}
   for name in ("accuracy", "ece", "mce", "classwise_ece", "smooth_ece", "aurc"):
     assert -1e-6 <= values[name] <= 1 + 1e-6, name
-  assert 0 <= values["brier_score"] <= 2 + 1e-6
+  assert 0 <= values["brier"] <= 2 + 1e-6
   assert -1e-6 <= values["entropy"] <= np.log(4) + 1e-6
   assert 0.25 - 1e-6 <= values["max_softmax"] <= 1
   assert values["ece"] <= values["mce"] + 1e-6

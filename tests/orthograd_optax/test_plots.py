@@ -318,7 +318,7 @@ def test_input_that_makes_no_sense():
       plots.temperature_curve(logits, labels, temperatures=temperatures)
   with pytest.raises(ValueError, match="The loss of SGD is not finite"):
     plots.temperature_curve({"SGD": np.nan * logits}, labels)
-  with pytest.raises(ValueError, match="no images"):
+  with pytest.raises(ValueError, match="no examples"):
     zero = jax.tree.map(
       jnp.zeros_like, calibration.reliability(logits[0], labels)
     )

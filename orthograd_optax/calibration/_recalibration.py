@@ -10,12 +10,12 @@ import numpy as np
 import optax
 from scipy.optimize import isotonic_regression
 
-from orthograd_optax import _logits
+from orthograd_optax.calibration import _inputs
 
 _COLDEST, _HOTTEST = 1e-8, 1e8
 
 
-@_logits.checked()
+@_inputs.checked()
 def fit_temperature(logits: Any, labels: Any) -> jax.Array:
   r"""The temperature at which the logits have the least loss.
 
@@ -27,21 +27,22 @@ def fit_temperature(logits: Any, labels: Any) -> jax.Array:
   from 1e-8 to 1e8 until floats end. Apply it as ``logits / temperature``, which
   leaves every prediction as it was.
 
-  To judge it, take other images than those it was fitted to: see :func:`split`.
+  To judge it, take other examples than those it was fitted to: see
+  :func:`split`.
   As a result of bisection it is a constant to ``jax.grad``. In float32 it is
   good to 1e-6, unless the logits say next to nothing about the labels.
 
   Args:
-    logits: array of shape (images, classes).
-    labels: integer array of shape (images,).
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
 
   Returns:
     A positive number. It is 1e-8 if the loss falls all the way down to it: as a
-    rule because no image has a logit above its label's; such data are
+    rule because no example has a logit above its label's; such data are
     separable, and say nothing about how sure to be. It is 1e8 if the loss falls
     all the way up to it: as a rule because the logits tell nothing about the
     labels, or the opposite. It is 1 if it makes no difference, all logits of
-    each image being equal, and NaN if the loss is not finite at any T.
+    each example being equal, and NaN if the loss is not finite at any T.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -103,7 +104,7 @@ class VectorScaling:
     return logits * self.scale.reshape(shape) + self.bias.reshape(shape)
 
 
-@_logits.checked()
+@_inputs.checked()
 def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
   """Fits a scale and a bias for each class, where a temperature is one scale.
 
@@ -111,8 +112,8 @@ def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
   temperature, they can change predictions.
 
   Args:
-    logits: array of shape (images, classes).
-    labels: integer array of shape (images,).
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
 
   Returns:
     A :class:`VectorScaling`, to call with logits. If the data can be separated
@@ -137,7 +138,7 @@ def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
   unit = logits / jnp.where(size > 0, size, 1)
 
   def loss(scaling: Any):
-    return jnp.mean(_logits.loss(scaling(unit), labels))
+    return jnp.mean(_inputs.nll(scaling(unit), labels))
 
   optimizer = optax.lbfgs()
   value_and_grad = optax.value_and_grad_from_state(loss)
@@ -175,7 +176,7 @@ class Isotonic:
   """Calibrates by a non-decreasing function of each class's probability.
 
   Attributes:
-    probability: array of shape (classes, images), of probabilities in ascending
+    probability: array of shape (classes, knots), of probabilities in ascending
       order.
     calibrated: array of that shape, of what they become.
   """
@@ -198,15 +199,15 @@ def isotonic(logits: Any, labels: Any) -> Isotonic:
   """Fits a non-decreasing function of each class's probability.
 
   For class c, that is the isotonic regression of "the label is c" on the
-  softmax probability of c, linear between the images; then the classes'
+  softmax probability of c, linear between the examples; then the classes'
   probabilities are divided by their sum. It can change predictions, and needs
-  many images. Before that division no value is below half an image,
-  1 / (2 · images), so that the loss on other images is finite. The fit runs on
-  the host, not under ``jit``; what it returns does.
+  many examples. Before that division no value is below half an example,
+  1 / (2 · examples), so that the loss on other examples is finite. The fit runs
+  on the host, not under ``jit``; what it returns does.
 
   Args:
-    logits: array of shape (images, classes).
-    labels: integer array of shape (images,).
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
 
   Returns:
     An :class:`Isotonic`, to call with logits.
@@ -231,14 +232,14 @@ def isotonic(logits: Any, labels: Any) -> Isotonic:
       "isotonic fits on the host, not under jit or vmap: call it outside, and "
       "what it returns inside."
     )
-  logits, labels = _logits.check(logits, labels)
+  logits, labels = _inputs.check(logits, labels)
   probabilities = np.asarray(jax.nn.softmax(logits))
   if np.isnan(probabilities).any():
     raise ValueError(
       "logits has NaNs, which isotonic regression can't rank: leave those "
-      "images out."
+      "examples out."
     )
-  images, classes = probabilities.shape
+  examples, classes = probabilities.shape
   order = np.argsort(probabilities, axis=0, kind="stable")
   x = np.take_along_axis(probabilities, order, axis=0)
   y = np.asarray(labels)[order] == np.arange(classes)
@@ -249,7 +250,7 @@ def isotonic(logits: Any, labels: Any) -> Isotonic:
     means = np.add.reduceat(outcomes.astype(float), start) / weights
     fit = isotonic_regression(means, weights=weights.astype(float)).x
     fits.append(np.repeat(fit, weights))
-  calibrated = np.maximum(np.stack(fits), 1 / (2 * images))
+  calibrated = np.maximum(np.stack(fits), 1 / (2 * examples))
   return Isotonic(jnp.asarray(x.T), jnp.asarray(calibrated, logits.dtype))
 
 
@@ -266,21 +267,21 @@ def _check_classes(logits, classes) -> jax.Array:
 def split(
   labels: Any, fraction: float = 0.5, *, seed: int = 0, in_sample: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Images to fit on, and images to evaluate on.
+  """Examples to fit on, and examples to evaluate on.
 
   Each class is divided alike, at random. The split is the same on every
   platform and in every version.
 
   Args:
-    labels: integer array of shape (images,).
-    fraction: the share of images to fit on, between 0 and 1.
+    labels: integer array of shape (examples,).
+    fraction: the share of examples to fit on, between 0 and 1.
     seed: which of the random splits.
-    in_sample: fit *and* evaluate on all images, as the paper does. A
-      temperature, one number, overfits 10,000 images by next to nothing; the
+    in_sample: fit *and* evaluate on all examples, as the paper does. A
+      temperature, one number, overfits 10,000 examples by next to nothing; the
       other methods are flattered.
 
   Returns:
-    Two integer arrays, the images' indices in ascending order.
+    Two integer arrays, the examples' indices in ascending order.
 
   Examples:
     >>> import numpy as np
@@ -296,7 +297,7 @@ def split(
   if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
     raise ValueError(
       f"labels has shape {labels.shape} and dtype {labels.dtype}, but must be "
-      "integers of shape (images,)."
+      "integers of shape (examples,)."
     )
   everything = np.arange(labels.size)
   if in_sample:
@@ -304,19 +305,19 @@ def split(
   if not 0 < fraction < 1:
     raise ValueError(
       f"fraction is {fraction}, but must be between 0 and 1. To fit and "
-      "evaluate on the same images, say in_sample=True."
+      "evaluate on the same examples, say in_sample=True."
     )
   # Of NumPy's generators, the one whose stream is promised never to change.
   random = np.random.RandomState(seed)
   shuffled = random.permutation(labels.size)
   by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-  # Of the images in this order, take one whenever another whole one is due.
+  # Of the examples in this order, take one whenever another whole one is due.
   due = np.floor(fraction * (everything + 1) + 0.5)
   chosen = np.diff(due, prepend=np.floor(0.5)) > 0
   fit, test = np.sort(by_class[chosen]), np.sort(by_class[~chosen])
   if fit.size == 0 or test.size == 0:
     raise ValueError(
-      f"With fraction {fraction}, {labels.size} images leave {fit.size} to fit "
-      f"on and {test.size} to evaluate on: each needs one."
+      f"With fraction {fraction}, {labels.size} examples leave {fit.size} to "
+      f"fit on and {test.size} to evaluate on: each needs one."
     )
   return fit, test
