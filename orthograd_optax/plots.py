@@ -15,7 +15,6 @@ import itertools
 import math
 import os
 import pathlib
-import tempfile
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -23,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from orthograd_optax import calibration, stats
-from orthograd_optax.calibration import _bins
+from orthograd_optax.calibration import _bins, _writing
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
@@ -498,16 +497,10 @@ def save(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
     )
   # Without a date, the same figure gives the same bytes.
   date = {".svg": "Date", ".pdf": "CreationDate"}.get(suffix)
-  handle, name = tempfile.mkstemp(suffix, f".{path.stem}-", path.parent)
-  os.close(handle)
-  try:
+  with _writing.replacing(path) as temporary:
     with _matplotlib().rc_context(_STYLE):
-      figure.savefig(name, dpi=200, metadata={date: None} if date else None)
-    os.chmod(name, 0o644)
-    os.replace(name, path)
-  finally:
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(name)
+      metadata = {date: None} if date else None
+      figure.savefig(temporary, dpi=200, metadata=metadata)
   return path
 
 

@@ -36,6 +36,10 @@ from ._errors import rms_calibration_error as rms_calibration_error
 from ._errors import smooth_ece as smooth_ece
 from ._errors import top_k_ece as top_k_ece
 from ._inputs import from_probabilities as from_probabilities
+from ._losses import focal as focal
+from ._losses import logit_norm as logit_norm
+from ._losses import mbls as mbls
+from ._losses import smoothed as smoothed
 from ._metrics import accuracy as accuracy
 from ._metrics import brier as brier
 from ._metrics import entropy as entropy
@@ -48,11 +52,16 @@ from ._ranking import aurc as aurc
 from ._ranking import auroc as auroc
 from ._ranking import confidence_correlation as confidence_correlation
 from ._ranking import selective_risk as selective_risk
-from ._recalibration import Isotonic as Isotonic
-from ._recalibration import VectorScaling as VectorScaling
+from ._recalibration import fit as fit
 from ._recalibration import fit_temperature as fit_temperature
 from ._recalibration import isotonic as isotonic
 from ._recalibration import split as split
 from ._recalibration import vector_scaling as vector_scaling
+from ._recalibrators import Isotonic as Isotonic
+from ._recalibrators import Platt as Platt
+from ._recalibrators import Recalibrator as Recalibrator
+from ._recalibrators import Temperature as Temperature
+from ._recalibrators import VectorScaling as VectorScaling
+from ._recalibrators import load as load
 
 brier_score = brier  # its older name

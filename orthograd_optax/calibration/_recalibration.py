@@ -1,7 +1,6 @@
 """Calibration after training: temperature, vector scaling, isotonic."""
 
-import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jax.core import Tracer
@@ -11,8 +10,69 @@ import optax
 from scipy.optimize import isotonic_regression
 
 from orthograd_optax.calibration import _inputs
+from orthograd_optax.calibration._recalibrators import (
+  Isotonic,
+  Platt,
+  Recalibrator,
+  Temperature,
+  VectorScaling,
+)
+
+Method = Literal["temperature", "vector", "isotonic", "platt"]
 
 _COLDEST, _HOTTEST = 1e-8, 1e8
+
+
+@_inputs.suggesting
+def fit(
+  logits: Any, labels: Any, method: Method = "temperature"
+) -> Recalibrator:
+  """Fits a recalibrator: a function from logits to calibrated logits.
+
+  Fit it on examples that the model was not trained on, and judge it on others
+  again: see :func:`split`. Start with a temperature. The other methods can say
+  more, need more examples, and can change predictions.
+
+  Args:
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+    method: ``"temperature"``, one number, :func:`fit_temperature`; ``"platt"``,
+      a temperature and an intercept for each class, which for two classes is
+      Platt scaling; ``"vector"``, a scale and an intercept for each class,
+      :func:`vector_scaling`; ``"isotonic"``, :func:`isotonic`.
+
+  Returns:
+    A :class:`Recalibrator`, to call with logits, inside ``jax.jit`` or not, to
+    ``save`` as JSON and to ``export`` as a function of NumPy arrays.
+
+  Examples:
+    >>> import jax, jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (10_000, 10))
+    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
+    >>> fit, test = calibration.split(labels)
+    >>> recalibrate = calibration.fit(logits[fit], labels[fit])
+    >>> print(f"{recalibrate.temperature:.2f}")
+    2.55
+    >>> serve = jax.jit(lambda z: jax.nn.softmax(recalibrate(z)))
+    >>> print(f"{calibration.ece(recalibrate(logits[test]), labels[test]):.2f}")
+    0.01
+
+  References:
+    Platt, Probabilistic Outputs for Support Vector Machines, 1999
+
+    Alexandari et al, `Maximum Likelihood with Bias-Corrected Calibration
+    <https://arxiv.org/abs/1901.06852>`_, 2020 (a temperature with intercepts)
+  """
+  if method == "temperature":
+    return Temperature(fit_temperature(logits, labels))
+  fits = {"vector": vector_scaling, "isotonic": isotonic, "platt": _platt}
+  if method not in fits:
+    raise ValueError(
+      f"method is {method!r}, but must be one of 'temperature', "
+      f"{', '.join(map(repr, fits))}."
+    )
+  return fits[method](logits, labels)
 
 
 @_inputs.checked()
@@ -84,26 +144,6 @@ def fit_temperature(logits: Any, labels: Any) -> jax.Array:
   return jnp.where(jnp.any(own == -jnp.inf), jnp.nan, temperature)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class VectorScaling:
-  """Calibrates logits as ``scale * logits + bias``.
-
-  Attributes:
-    scale: array of shape (classes,).
-    bias: array of shape (classes,), of mean zero.
-  """
-
-  scale: jax.Array
-  bias: jax.Array
-
-  def __call__(self, logits: Any) -> jax.Array:
-    """Calibrated logits, of the same shape, (..., classes)."""
-    logits = _check_classes(logits, self.scale.shape[-1])
-    shape = (1,) * (logits.ndim - 1) + self.scale.shape
-    return logits * self.scale.reshape(shape) + self.bias.reshape(shape)
-
-
 @_inputs.checked()
 def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
   """Fits a scale and a bias for each class, where a temperature is one scale.
@@ -134,22 +174,34 @@ def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
     Guo et al, `On Calibration of Modern Neural Networks
     <https://arxiv.org/abs/1706.04599>`_, 2017
   """
+  return VectorScaling(*_affine(logits, labels, (logits.shape[1],)))
+
+
+@_inputs.checked()
+def _platt(logits: Any, labels: Any) -> Platt:
+  scale, bias = _affine(logits, labels, (1,))
+  return Platt(jnp.broadcast_to(scale, bias.shape), bias)
+
+
+def _affine(logits, labels, scales: tuple[int]) -> tuple[jax.Array, jax.Array]:
+  """The scales, so many, and biases of the least loss, by L-BFGS."""
   size = jnp.std(logits)
   unit = logits / jnp.where(size > 0, size, 1)
 
-  def loss(scaling: Any):
-    return jnp.mean(_inputs.nll(scaling(unit), labels))
+  def loss(parameters):
+    scale, bias = parameters
+    return jnp.mean(_inputs.nll(unit * scale[None] + bias[None], labels))
 
   optimizer = optax.lbfgs()
   value_and_grad = optax.value_and_grad_from_state(loss)
 
   def step(carry):
-    scaling, state = carry
-    value, grad = value_and_grad(scaling, state=state)
+    parameters, state = carry
+    value, grad = value_and_grad(parameters, state=state)
     updates, state = optimizer.update(
-      grad, state, scaling, value=value, grad=grad, value_fn=loss
+      grad, state, parameters, value=value, grad=grad, value_fn=loss
     )
-    return optax.apply_updates(scaling, updates), state
+    return optax.apply_updates(parameters, updates), state
 
   def goes_on(carry):
     state = carry[1]
@@ -158,41 +210,10 @@ def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
     flat = 10 * jnp.finfo(unit.dtype).eps
     return (count == 0) | ((count < 200) & (slope > flat))
 
-  classes = logits.shape[1]
-  start: Any = VectorScaling(
-    jnp.ones(classes, unit.dtype), jnp.zeros(classes, unit.dtype)
-  )
-  scaling: Any
-  scaling, _ = jax.lax.while_loop(goes_on, step, (start, optimizer.init(start)))
-  return VectorScaling(
-    scaling.scale / jnp.where(size > 0, size, 1),
-    scaling.bias - jnp.mean(scaling.bias),
-  )
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Isotonic:
-  """Calibrates by a non-decreasing function of each class's probability.
-
-  Attributes:
-    probability: array of shape (classes, knots), of probabilities in ascending
-      order.
-    calibrated: array of that shape, of what they become.
-  """
-
-  probability: jax.Array
-  calibrated: jax.Array
-
-  def __call__(self, logits: Any) -> jax.Array:
-    """Calibrated log-probabilities, of the same shape, (..., classes)."""
-    classes = self.probability.shape[0]
-    logits = _check_classes(logits, classes)
-    columns = jax.nn.softmax(logits).reshape(-1, classes)
-    interpolate = jax.vmap(jnp.interp, in_axes=(1, 0, 0), out_axes=1)
-    values = interpolate(columns, self.probability, self.calibrated)
-    log_values = jnp.log(values).reshape(logits.shape)
-    return jax.nn.log_softmax(log_values)
+  start = jnp.ones(scales, unit.dtype), jnp.zeros(logits.shape[1], unit.dtype)
+  found: Any = jax.lax.while_loop(goes_on, step, (start, optimizer.init(start)))
+  (scale, bias), _ = found
+  return scale / jnp.where(size > 0, size, 1), bias - jnp.mean(bias)
 
 
 def isotonic(logits: Any, labels: Any) -> Isotonic:
@@ -249,19 +270,20 @@ def isotonic(logits: Any, labels: Any) -> Isotonic:
     _, start, weights = np.unique(column, return_index=True, return_counts=True)
     means = np.add.reduceat(outcomes.astype(float), start) / weights
     fit = isotonic_regression(means, weights=weights.astype(float)).x
-    fits.append(np.repeat(fit, weights))
-  calibrated = np.maximum(np.stack(fits), 1 / (2 * examples))
-  return Isotonic(jnp.asarray(x.T), jnp.asarray(calibrated, logits.dtype))
-
-
-def _check_classes(logits, classes) -> jax.Array:
-  logits = jnp.asarray(logits)
-  if logits.shape[-1:] != (classes,):
-    raise ValueError(
-      f"logits has shape {logits.shape}, but this was fitted to {classes} "
-      "classes: the last axis must have as many."
-    )
-  return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    # Between two knots it is a line: those within one can go.
+    knots = np.ones(fit.size, bool)
+    knots[1:-1] = (fit[1:-1] != fit[:-2]) | (fit[1:-1] != fit[2:])
+    fits.append((column[start][knots], fit[knots]))
+  # As many knots for each class: the last one again does no harm.
+  longest = max(len(knots) for knots, _ in fits)
+  pad = lambda x: np.pad(x, (0, longest - len(x)), "edge")
+  probability, calibrated = (
+    np.stack([pad(part) for part in parts]) for parts in zip(*fits, strict=True)
+  )
+  calibrated = np.maximum(calibrated, 1 / (2 * examples))
+  return Isotonic(
+    jnp.asarray(probability), jnp.asarray(calibrated, logits.dtype)
+  )
 
 
 def split(
