@@ -90,7 +90,8 @@ def reliability_diagram(
   if not reliabilities:
     raise ValueError("There are no reliabilities to draw.")
   columns = len(reliabilities)
-  with _figure(3.1 * columns + 0.5, 4.1, title) as figure:
+  # A legend of three columns needs the width of two panels.
+  with _figure(max(3.1 * columns + 0.5, 4.2), 4.1, title) as figure:
     axes = figure.subplots(
       2,
       columns,
@@ -103,15 +104,127 @@ def reliability_diagram(
       color = _COLORS[i % len(_COLORS)]
       _draw_reliability(axes[0, i], axes[1, i], seeds, color)
       axes[0, i].set_title(name)
-    axes[0, 0].set_ylabel("accuracy")
-    axes[1, 0].set_ylabel("examples (%)")
-    handles = {}
-    for axis in axes.flat:
-      for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
-        handles.setdefault(name, handle)
-    figure.legend(
-      handles.values(), handles.keys(), loc="outside lower center", ncols=3
+    _finish_reliability(figure, axes, 3 if columns > 1 else 2)
+  return figure
+
+
+def _finish_reliability(figure, axes, ncols):
+  axes[0, 0].set_ylabel("accuracy")
+  axes[1, 0].set_ylabel("examples (%)")
+  handles = {}
+  for axis in axes.flat:
+    for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
+      handles.setdefault(name, handle)
+  place = "outside lower center"
+  figure.legend(handles.values(), handles.keys(), loc=place, ncols=ncols)
+
+
+def report_diagram(
+  report: calibration.Report, *, title: str | None = None
+) -> "Figure":
+  """The reliability diagram of a report, with intervals and a band.
+
+  Args:
+    report: what :func:`orthograd_optax.calibration.report` gives.
+    title: a title above all.
+
+  Returns:
+    A figure with two axes: bars of accuracy with their intervals, hatched gaps
+    to the confidence, and the band in which a calibrated model's bars would
+    end; and below it the share of examples in each bin.
+
+  Examples:
+    >>> import jax, jax.numpy as jnp
+    >>> from orthograd_optax import calibration, plots
+    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (1000, 10))
+    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
+    >>> figure = plots.report_diagram(calibration.report(logits, labels))
+  """
+  full = np.array([part.count > 0 for part in report.bins])
+  table = [(p.count, p.confidence, p.accuracy.value) for p in report.bins]
+  columns = np.where(full, np.transpose(table), 0).astype(np.float32)
+  bins = calibration.Reliability(*map(jnp.asarray, columns))
+  low, high = report.band[:, full]
+  centre = (np.arange(full.size) + 0.5)[full] / full.size
+  level = f"{100 * report.level:g} %"
+  with _figure(4.4, 4.6, title) as figure:
+    axes = figure.subplots(
+      2, 1, sharex=True, squeeze=False, height_ratios=[3, 1]
     )
+    top = axes[0, 0]
+    top.bar(
+      centre,
+      high - low,
+      bottom=low,
+      width=1 / full.size,
+      color="0.5",
+      alpha=0.35,
+      linewidth=0,
+      zorder=3,
+      label=f"if calibrated, {level}",
+    )
+    _draw_reliability(top, axes[1, 0], bins, _COLORS[0])
+    accuracy = [part.accuracy for part in report.bins if part.count > 0]
+    # An interval over few seeds may be missing, or reach beyond the axis.
+    reach = [
+      (max(a.value - a.low, 0), max(a.high - a.value, 0))
+      if math.isfinite(a.low)
+      else (0, 0)
+      for a in accuracy
+    ]
+    top.errorbar(
+      centre,
+      [a.value for a in accuracy],
+      yerr=np.transpose(reach),
+      fmt="none",
+      ecolor="black",
+      elinewidth=1,
+      capsize=2.5,
+      zorder=4,
+      label=f"{level} interval",
+    )
+    _finish_reliability(figure, axes, 2)
+  return figure
+
+
+def gap_plot(
+  parts: Sequence[Any], *, level: float = 0.95, title: str | None = None
+) -> "Figure":
+  """Confidence less accuracy of classes or groups, with intervals.
+
+  Args:
+    parts: ``by_class`` or ``by_group`` of a report; the first 15 are drawn.
+    level: confidence level of the intervals, for the axis.
+    title: a title above all.
+
+  Returns:
+    A figure with one axis: on the right of zero, the model is too sure.
+
+  Examples:
+    >>> import jax, jax.numpy as jnp
+    >>> from orthograd_optax import calibration, plots
+    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (1000, 10))
+    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
+    >>> report = calibration.report(logits, labels)
+    >>> figure = plots.gap_plot(report.by_class)
+  """
+  parts = list(parts)[:15]
+  if not parts:
+    raise ValueError("There are no parts to draw.")
+  with _figure(4.4, 0.9 + 0.26 * len(parts), title) as figure:
+    axis = figure.subplots()
+    axis.axvline(0, color=_GREY, linewidth=1)
+    for y, part in enumerate(parts):
+      value, low, high = part.gap
+      reach = [[value - low], [high - value]] if math.isfinite(low) else None
+      axis.errorbar(
+        value, y, xerr=reach, fmt="o", capsize=2.5, color=_COLORS[0]
+      )
+    names = [p.name if len(p.name) < 25 else f"{p.name[:24]}…" for p in parts]
+    axis.set_yticks(range(len(parts)), names)
+    axis.set_ylim(len(parts) - 0.5, -0.5)
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel(f"confidence − accuracy, {100 * level:g} % interval")
   return figure
 
 
@@ -124,6 +237,11 @@ def _draw_reliability(top, bottom, seeds, color):
   if not count.any():
     raise ValueError(
       "The reliability is of no examples: there is nothing to draw."
+    )
+  if not np.all(np.isfinite(seeds.confidence)):
+    raise ValueError(
+      "The reliability has NaN in it: some row of the logits has no softmax. "
+      "Leave that row out, and find out where it comes from."
     )
   several = count.ndim == 2 and len(count) > 1
   if count.ndim == 1:

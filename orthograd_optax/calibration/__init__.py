@@ -24,6 +24,8 @@ from ._bins import Tally as Tally
 from ._bins import average_reliability as average_reliability
 from ._bins import reliability as reliability
 from ._bins import tally as tally
+from ._bootstrap import Estimate as Estimate
+from ._bootstrap import bootstrap as bootstrap
 from ._decompositions import Decomposition as Decomposition
 from ._decompositions import brier_decomposition as brier_decomposition
 from ._decompositions import nll_decomposition as nll_decomposition
@@ -63,5 +65,7 @@ from ._recalibrators import Recalibrator as Recalibrator
 from ._recalibrators import Temperature as Temperature
 from ._recalibrators import VectorScaling as VectorScaling
 from ._recalibrators import load as load
+from ._report import Report as Report
+from ._report import report as report
 
 brier_score = brier  # its older name
