@@ -26,6 +26,8 @@ from ._bins import reliability as reliability
 from ._bins import tally as tally
 from ._bootstrap import Estimate as Estimate
 from ._bootstrap import bootstrap as bootstrap
+from ._comparison import ModelComparison as ModelComparison
+from ._comparison import compare as compare
 from ._decompositions import Decomposition as Decomposition
 from ._decompositions import brier_decomposition as brier_decomposition
 from ._decompositions import nll_decomposition as nll_decomposition

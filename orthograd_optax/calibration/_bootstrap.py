@@ -157,15 +157,16 @@ def counts(units: int, replicates: int, seed: int) -> jax.Array:
 
   In the first row each is there once, so that it stands for the sample itself.
   """
+  # Given as an argument, for XLA not to draw while it compiles.
+  keys = jax.random.split(jax.random.key(seed), replicates)
+  return _count(keys, units)
 
+
+@functools.partial(jax.jit, static_argnums=1)
+def _count(keys, units):
   def one(key):
     chosen = jax.random.randint(key, (units,), 0, units)
     return jnp.bincount(chosen, length=units).astype(jnp.float32)
 
-  @jax.jit
-  def all_of_them():
-    keys = jax.random.split(jax.random.key(seed), replicates)
-    drawn = jax.lax.map(one, keys, batch_size=100)
-    return jnp.concatenate([jnp.ones((1, units), jnp.float32), drawn])
-
-  return all_of_them()
+  drawn = jax.lax.map(one, keys, batch_size=100)
+  return jnp.concatenate([jnp.ones((1, units), jnp.float32), drawn])

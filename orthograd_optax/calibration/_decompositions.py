@@ -67,7 +67,8 @@ def brier_decomposition(
   own = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
 
   def one_class(pair):
-    bins = _bins.bins(*pair, num_bins, binning)
+    probability, outcome = pair
+    bins = _bins.bins(probability, outcome, num_bins, binning)
     weight = bins.count.astype(logits.dtype) / logits.shape[0]
     return jnp.sum(weight * (bins.accuracy - bins.confidence) ** 2)
 

@@ -120,7 +120,7 @@ def _check_logits(logits: Any) -> jax.Array:
       f"logits has shape {logits.shape}: there must be at least one example "
       "and two classes."
     )
-  if not isinstance(logits, Tracer) and _are_probabilities(logits):
+  if not isinstance(logits, Tracer) and are_probabilities(logits):
     rule = "is from 0 to 1" if column else "is at least 0 and sums to 1"
     raise ValueError(
       f"logits look like probabilities: each row {rule}. Pass "
@@ -157,7 +157,7 @@ def as_array(x: Any) -> Any:
   return np.asarray(x) if hasattr(x, "__array__") else jnp.asarray(x)
 
 
-def _are_probabilities(logits: Any) -> bool:
+def are_probabilities(logits: Any) -> bool:
   """Whether this is so of all rows; most logits show it in the first."""
   column = logits.ndim == 1 or logits.shape[1] == 1
 

@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any
 
 import jax
+from jax.core import Tracer
 import jax.numpy as jnp
 import numpy as np
 
@@ -62,7 +63,7 @@ def check(
 ) -> Predictions:
   """Checks what :func:`report` was given, and divides it into runs."""
   logits = _inputs.as_array(logits)
-  if isinstance(logits, jax.core.Tracer):
+  if isinstance(logits, Tracer):
     raise TypeError("A report is made on the host: call it outside of jit.")
   if logits.ndim == 3:
     if seeds is not None:

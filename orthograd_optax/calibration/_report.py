@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import dataclasses
+import math
 import os
 import pathlib
 from typing import TYPE_CHECKING, Any
@@ -283,7 +284,7 @@ def report(
     by_group=_worst(_parts("group", found, described, given.groups)),
     confident_errors=_confident_errors(given),
     best=_best(judged, p, level),
-    notes=_notes(given),
+    notes=_notes(given, found["accuracy"][2]),
   )
 
 
@@ -333,9 +334,12 @@ def _judge(runs, level, options):
 
 
 def _fit(method, pair) -> Recalibrator:
-  # One number is known well enough by then; more examples take minutes.
-  cut = len(pair[1]) if method == "temperature" else MOST_TO_FIT
-  return _recalibration.fit(*(x[:cut] for x in pair), method)
+  logits, labels = pair
+  # One number is quickly fitted to all of them. Others take minutes, and know
+  # enough from every second, or every tenth, in whatever order they are.
+  many = len(labels) if method != "temperature" else 0
+  step = max(1, math.ceil(many / MOST_TO_FIT))
+  return _recalibration.fit(logits[::step], labels[::step], method)
 
 
 def _nll_gain(before, after, level) -> Estimate:
@@ -406,8 +410,13 @@ def _confident_errors(given: _predictions.Predictions) -> list[ConfidentError]:
   return errors[:MOST_ERRORS]
 
 
-def _notes(given: _predictions.Predictions) -> list[str]:
+def _notes(given: _predictions.Predictions, highest_accuracy) -> list[str]:
   notes = []
+  if highest_accuracy < 1 / len(given.classes):
+    notes.append(
+      "The model is right less often than by guessing. Are the columns in the "
+      "order of the classes?"
+    )
   first = given.runs[0]
   labels = np.asarray(first.labels)
   if len(labels) < 100:

@@ -85,7 +85,8 @@ def numbers(estimate: Estimate) -> tuple[str, str]:
 
 
 def p_value(p: float) -> str:
-  return f"{p:.3f}" if p >= 0.001 else f"{p:.1g}"
+  # No p-value is below one in the number of draws.
+  return f"{p:.3f}" if p > 0.001 else "at most 0.001"
 
 
 def percent(estimate: Estimate, signed: bool = False) -> str:
@@ -151,26 +152,29 @@ def _same(report: "Report") -> str:
 def _scale(report: "Report") -> str:
   if not report.recalibrated or report.temperature_half is None:
     return "There are too few examples to tell."
-  fitted, (_, low, high) = (
-    report.temperature_half.value,
-    report.temperature_half,
-  )
+  fitted, low, high = report.temperature_half
+  ends = f" ({low:.3g} to {high:.3g})" if np.isfinite(low + high) else ""
   gain = report.recalibrated["temperature"]["nll_gain"]
-  before, after = (
-    report.recalibrated[k]["ece"].value for k in ("as it is", "temperature")
-  )
-  ends = f" ({low:.2f} to {high:.2f})" if np.isfinite(low + high) else ""
   if gain.low > 0:
-    verdict = "Dividing the logits by it helps"
+    verdict = "helps"
   elif gain.high < 0:
-    verdict = "Dividing the logits by it does harm"
+    verdict = "does harm"
   else:
-    verdict = "Dividing the logits by it makes no difference that shows"
+    verdict = "makes no difference that shows"
   return (
-    f"The best temperature is {fitted:.3g}{ends}, fitted on some of the "
-    "examples and judged by the others: above 1, the model is too sure. "
-    f"{verdict}: there the ECE goes from {100 * before:.1f} % to "
-    f"{100 * after:.1f} %."
+    f"The best temperature is {fitted:.3g}{ends}; above 1, the model is too "
+    "sure. It was fitted on some of the examples, as were the other methods "
+    f"below, and is judged by the rest. Dividing the logits by it {verdict}: "
+    f"there {_change(report, 'temperature')}."
+  )
+
+
+def _change(report: "Report", method: str) -> str:
+  before, after = (report.recalibrated[k] for k in ("as it is", method))
+  return (
+    f"the NLL goes from {before['nll'].value:.3f} to {after['nll'].value:.3f}, "
+    f"and the ECE from {100 * before['ece'].value:.1f} % to "
+    f"{100 * after['ece'].value:.1f} %"
   )
 
 
@@ -202,7 +206,7 @@ def _noise(report: "Report") -> str:
     else "That can't be said. A calibrated model can well look like this"
   )
   return (
-    f"{verdict}: p = {p_value(p)}. With as many examples, such a model's ECE "
+    f"{verdict}: p is {p_value(p)}. With as many examples, such a model's ECE "
     f"stays below {limit:.1f} % in 95 of 100 samples; here it is "
     f"{100 * report.metrics['ece'].value:.1f} %."
   )
@@ -211,16 +215,15 @@ def _noise(report: "Report") -> str:
 def recommendation(report: "Report") -> tuple[str, str]:
   """What to do next, in words and in code."""
   if report.best is not None:
-    method = METHODS[report.best]
-    before, after = (
-      report.recalibrated[k]["ece"].value for k in ("as it is", report.best)
-    )
     return (
-      f"Recalibrate: {method}. On examples that it was not fitted to, the ECE "
-      f"goes from {100 * before:.1f} % to {100 * after:.1f} %.",
-      "from orthograd_optax import calibration\n"
+      f"Recalibrate: {METHODS[report.best]}. On examples that it was not "
+      f"fitted to, {_change(report, report.best)}.",
+      "import jax\n"
+      "from orthograd_optax import calibration\n\n"
+      "# Of examples that the model was not trained on. If you have\n"
+      "# probabilities p, logits = calibration.from_probabilities(p).\n"
       f'recalibrate = calibration.fit(logits, labels, "{report.best}")\n'
-      'recalibrate.save("recalibrator.json")\n'
+      'recalibrate.save("recalibrator.json")  # calibration.load reads it\n'
       "probabilities = jax.nn.softmax(recalibrate(new_logits))",
     )
   if report.examples < 100:
