@@ -11,6 +11,7 @@ standard deviation of the seeds on either side.
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import io
 import itertools
 import math
 import os
@@ -620,6 +621,28 @@ def save(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
       metadata = {date: None} if date else None
       figure.savefig(temporary, dpi=200, metadata=metadata)
   return path
+
+
+def svg(figure: "Figure") -> str:
+  """A figure as SVG without a background, to put into a page.
+
+  Args:
+    figure: what another function here returned.
+
+  Returns:
+    The text of an SVG file; the same figure gives the same text.
+
+  Examples:
+    >>> from orthograd_optax import plots
+    >>> figure = plots.severity_curves({"SGD": [0.2, 0.3]}, metric="ECE")
+    >>> plots.svg(figure).strip().endswith("</svg>")
+    True
+  """
+  out = io.StringIO()
+  with _matplotlib().rc_context(_STYLE):
+    options = {"transparent": True, "metadata": {"Date": None}}
+    figure.savefig(out, format="svg", **options)
+  return out.getvalue()
 
 
 def _draw_line(axis, i, x, seeds) -> dict[str, Any]:

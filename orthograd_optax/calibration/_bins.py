@@ -257,7 +257,7 @@ def tally(
 @_inputs.checked("num_bins")
 def _tally(logits, labels, num_bins, where) -> Tally:
   keep = jnp.ones(labels.shape, bool) if where is None else where
-  _check_bins(num_bins)
+  check_bins(num_bins)
   edges = _width_edges(num_bins, logits.dtype)
   rank = _inputs.rank(logits, labels)
   confidence = _inputs.confidence(logits)
@@ -286,7 +286,7 @@ def by_confidence(logits, labels, num_bins, binning) -> Reliability:
 
 def bins(probability, outcome, num_bins, binning, keep=None) -> Reliability:
   """The reliability of probabilities, given whether each came true."""
-  _check_bins(num_bins)
+  check_bins(num_bins)
   keep = jnp.ones(outcome.shape, bool) if keep is None else keep
   if binning == "width":
     edges = _width_edges(num_bins, probability.dtype)
@@ -306,7 +306,7 @@ def mean_gap(reliability: Reliability) -> jax.Array:
   return jnp.sum(count * gap, axis=-1) / jnp.sum(count, axis=-1)
 
 
-def _check_bins(num_bins):
+def check_bins(num_bins):
   if not isinstance(num_bins, int | np.integer) or num_bins < 1:
     raise ValueError(f"num_bins is {num_bins}, but must be a whole number > 0.")
 

@@ -180,6 +180,7 @@ def compare(
     B is better
   """
   _bootstrap.check_draws(replicates, level)
+  _bins.check_bins(num_bins)
   shapes = tuple(_inputs.as_array(x).shape for x in (a, b))
   if shapes[0] != shapes[1]:
     raise ValueError(

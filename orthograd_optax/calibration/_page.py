@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 import html
 import importlib.metadata
 import importlib.resources
-import io
 import re
 from typing import TYPE_CHECKING, Any
 import zlib
@@ -142,9 +141,9 @@ def figure(drawn: "Figure", caption: str) -> str:
 
 def _svg(drawn: "Figure") -> str:
   """Without a background, and in the colours of the page."""
-  out = io.StringIO()
-  drawn.savefig(out, format="svg", transparent=True, metadata={"Date": None})
-  text = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), flags=re.DOTALL)
+  from orthograd_optax import plots
+
+  text = re.sub(r"^.*?(?=<svg)", "", plots.svg(drawn), flags=re.DOTALL)
   text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
   # Two figures on a page must not share names.
   name = f"f{zlib.crc32(text.encode()):08x}-"

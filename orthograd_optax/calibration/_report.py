@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from orthograd_optax.calibration import (
+  _bins,
   _bootstrap,
   _inputs,
   _predictions,
@@ -244,6 +245,7 @@ def report(
     >>> recalibrate = report.recalibrators["temperature"]  # to call with logits
   """
   _bootstrap.check_draws(replicates, level)
+  _bins.check_bins(num_bins)
   given = _predictions.check(
     logits,
     labels,

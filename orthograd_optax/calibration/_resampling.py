@@ -324,7 +324,8 @@ def _temperatures(sums, logits, labels, temperature) -> np.ndarray:
   """Of draws: where the slope of the loss, known at a few of them, is zero."""
   slope, curvature = map(np.asarray, _slope(logits, labels, temperature))
   # How far T varies, in logarithms, with 1 / T at the least loss.
-  spread = temperature * np.std(slope) / np.mean(curvature)
+  with np.errstate(invalid="ignore", divide="ignore"):
+    spread = temperature * np.std(slope) / np.mean(curvature)
   spread = spread / np.sqrt(len(slope))
   if not 0 < spread < 2 or not 1e-6 < temperature < 1e6:
     return np.full(len(sums.counts), np.nan)
