@@ -137,7 +137,7 @@ def report_diagram(
   Examples:
     >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration, plots
-    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (1000, 10))
+    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (400, 3))
     >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
     >>> figure = plots.report_diagram(calibration.report(logits, labels))
   """
@@ -204,7 +204,7 @@ def gap_plot(
   Examples:
     >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration, plots
-    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (1000, 10))
+    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (400, 3))
     >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
     >>> report = calibration.report(logits, labels)
     >>> figure = plots.gap_plot(report.by_class)
@@ -618,6 +618,7 @@ def save(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
   date = {".svg": "Date", ".pdf": "CreationDate"}.get(suffix)
   with _writing.replacing(path) as temporary:
     with _matplotlib().rc_context(_STYLE):
+      figure.draw_without_rendering()  # The layout settles, to the last bit.
       metadata = {date: None} if date else None
       figure.savefig(temporary, dpi=200, metadata=metadata)
   return path
@@ -640,6 +641,7 @@ def svg(figure: "Figure") -> str:
   """
   out = io.StringIO()
   with _matplotlib().rc_context(_STYLE):
+    figure.draw_without_rendering()
     options = {"transparent": True, "metadata": {"Date": None}}
     figure.savefig(out, format="svg", **options)
   return out.getvalue()

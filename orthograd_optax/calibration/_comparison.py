@@ -171,11 +171,12 @@ def compare(
   Examples:
     >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (1000, 10))
+    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (400, 3))
     >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
     >>> found = calibration.compare(logits, logits / 2.5, labels)
-    >>> print(found.difference["ece"])
-    0.2855 (0.2487, 0.3198)
+    >>> value, low, high = found.difference["ece"]
+    >>> print(f"{value:.2f} ({low:.2f} to {high:.2f})")
+    0.11 (0.06 to 0.19)
     >>> print(found.verdicts["ece"])
     B is better
   """

@@ -229,7 +229,7 @@ def from_probabilities(probabilities: Any) -> jax.Array:
     [-0.1, -2.3, -708.4]
     >>> scores = np.array([0.9, 0.2, 0.6])  # of the second class
     >>> logits = calibration.from_probabilities(scores)
-    >>> print(calibration.accuracy(logits, np.array([1, 0, 0])).round(2))
+    >>> print(f"{calibration.accuracy(logits, np.array([1, 0, 0])):.2f}")
     0.67
   """
   p = as_array(probabilities)

@@ -235,11 +235,12 @@ def report(
   Examples:
     >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (1000, 10))
+    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (400, 3))
     >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
     >>> report = calibration.report(logits, labels)
-    >>> print(report.metrics["ece"])
-    0.2991 (0.2693, 0.3282)
+    >>> value, low, high = report.metrics["ece"]
+    >>> print(f"{value:.2f} ({low:.2f} to {high:.2f})")
+    0.15 (0.11 to 0.19)
     >>> print(report.best)
     temperature
     >>> recalibrate = report.recalibrators["temperature"]  # to call with logits
