@@ -94,7 +94,8 @@ def test_an_overconfident_model_is_found_out():
   assert found.p_calibrated <= 1 / 200
   assert found.metrics["ece"].value > found.ece_if_calibrated
   assert found.best == "temperature"
-  assert found.temperature_half.low < 2 < found.temperature_half.high
+  half = found.temperature_half
+  assert half is not None and half.low < 2 < half.high
   gain = found.recalibrated["temperature"]["nll_gain"]
   before, after = (
     found.recalibrated[k]["nll"].value for k in ("as it is", "temperature")
@@ -153,9 +154,9 @@ def test_fit_on_a_validation_set():
     float(calibration.ece(*test)), rel=1e-5
   )
   expected = calibration.fit(logits[validation], labels[validation])
-  assert found.temperature_half.value == pytest.approx(
-    float(expected.temperature), rel=1e-5
-  )
+  half = found.temperature_half
+  assert half is not None
+  assert half.value == pytest.approx(float(expected.temperature), rel=1e-5)
   rows = [error.row for error in found.confident_errors]
   assert all(row % 3 != 0 for row in rows)
 
