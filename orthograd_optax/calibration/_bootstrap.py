@@ -136,11 +136,14 @@ def seeds_interval(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Of the mean over seeds, the first axis, by Student's t."""
   values = np.asarray(values, np.float64)
-  number = len(values)
-  t = special.stdtrit(number - 1, (1 + level) / 2)
-  # A bin or a class that is empty in one seed has no mean over seeds.
-  mean = values.mean(axis=0)
-  reach = t * values.std(axis=0, ddof=1) / np.sqrt(number)
+  # A bin or a class may be empty in some seeds.
+  known = np.isfinite(values)
+  number = known.sum(axis=0)
+  with np.errstate(invalid="ignore", divide="ignore"):
+    mean = np.where(known, values, 0).sum(axis=0) / number
+    squares = np.where(known, (values - mean) ** 2, 0).sum(axis=0)
+    error = np.sqrt(squares / (number - 1) / number)
+  reach = special.stdtrit(number - 1.0, (1 + level) / 2) * error
   return mean, mean - reach, mean + reach
 
 

@@ -41,7 +41,7 @@ def report_page(report: "Report") -> str:
         "Reliability diagram: accuracy against confidence, and below it how "
         "many examples have that confidence.",
       ),
-      folded("The bins’ numbers", part_table("confidence", report.bins)),
+      folded("The bins’ numbers", part_table("bin", report.bins)),
     ],
     "scale": [methods_table(report)],
     "worst": [],
@@ -57,7 +57,7 @@ def report_page(report: "Report") -> str:
         long_table(lambda rows, kind=kind: part_table(kind, rows), found),
       ]
   more["worst"].append(errors_table(report))
-  body = [next_step(action)]
+  body = [next_step(action), *map(note, report.notes)]
   for key, answer in answers.items():
     body += [f"<h2>{answer.question}</h2>", paragraph(answer.text)]
     body += more.get(key, [])
@@ -65,7 +65,6 @@ def report_page(report: "Report") -> str:
   if code:
     body.append(f"<pre><code>{html.escape(code)}</code></pre>")
   body += ["<h2>All numbers</h2>", metrics_table(report)]
-  body += [f'<p class="note">{html.escape(note)}</p>' for note in report.notes]
   title = f"Can the confidence of {report.name} be trusted?"
   return document(title, _words.size(report), body, report.level)
 
@@ -77,7 +76,7 @@ def comparison_page(comparison: "ModelComparison") -> str:
     next_step(comparison.summary()),
     comparison_table(comparison),
     figure(comparison.plot(), f"Reliability diagrams of {a} and {b}."),
-    *(f'<p class="note">{html.escape(note)}</p>' for note in comparison.notes),
+    *map(note, comparison.notes),
   ]
   title = f"{a} or {b}: whose confidence can be trusted?"
   return document(title, comparison.size(), body, comparison.level)
@@ -123,6 +122,10 @@ def document(title: str, size: str, body: Iterable[str], level: float) -> str:
 
 def paragraph(text: str) -> str:
   return f"<p>{html.escape(text)}</p>"
+
+
+def note(text: str) -> str:
+  return f'<p class="note">Note: {html.escape(text)}</p>'
 
 
 def next_step(text: str) -> str:

@@ -57,7 +57,8 @@ class Part:
     count: how many examples, on average over seeds.
     accuracy: the share of them that is correct.
     confidence: their mean confidence.
-    gap: confidence less accuracy; NaN in a bin of none.
+    gap: confidence less accuracy; NaN in a bin of none. Its interval is that of
+      the accuracy: confidences are given.
   """
 
   name: str
@@ -371,9 +372,11 @@ def _best(judged, p_calibrated, level) -> str | None:
 def _parts(kind, found, described, names) -> list[Part]:
   if f"{kind}_gap" not in found:
     return []
-  mean = lambda key: np.mean([one.values[key] for one in described], axis=0)
-  count = mean(f"{kind}_count")
-  confidence = mean(f"{kind}_confidence")
+  counts = np.array([one.values[f"{kind}_count"] for one in described])
+  means = np.array([one.values[f"{kind}_confidence"] for one in described])
+  count = counts.mean(axis=0)
+  total = np.nan_to_num(means) * counts
+  confidence = total.mean(axis=0) / np.where(count, count, np.nan)
   pick = lambda key, i: _estimate([x[i] for x in found[f"{kind}_{key}"]])
   return [
     Part(name, float(n), pick("accuracy", i), float(c), pick("gap", i))

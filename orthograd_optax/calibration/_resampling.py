@@ -106,15 +106,12 @@ def describe(
     temperature = float(values["temperature"])
     draws["temperature"] = _temperatures(sums, logits, labels, temperature)
   for part, sums_of in shares.items():
+    count, correct, confidence = (x[0] for x in sums_of.values())
     with np.errstate(invalid="ignore", divide="ignore"):
-      accuracy, confidence = (
-        sums_of[k] / sums_of["count"] for k in ("correct", "confidence")
-      )
-    draws[f"{part}_gap"] = confidence - accuracy
-    values[f"{part}_count"] = sums_of["count"][0]
-    values[f"{part}_accuracy"] = accuracy[0]
-    values[f"{part}_confidence"] = confidence[0]
-    values[f"{part}_gap"] = draws[f"{part}_gap"][0]
+      values[f"{part}_count"] = count
+      values[f"{part}_accuracy"] = correct / count
+      values[f"{part}_confidence"] = confidence / count
+      values[f"{part}_gap"] = (confidence - correct) / count
   # The first draw is the sample itself. What ranks in cells only approach is
   # moved to where that should be.
   moved = {k: x[1:] + (values[k] - x[0])[None] for k, x in draws.items()}
@@ -150,17 +147,22 @@ def estimates(
     )
     for name, drawn in first.draws.items()
   }
-  # The bootstrap has no interval of shares, where all or none are right.
-  counts = {
-    f"{part}_accuracy": first.values[f"{part}_count"]
-    for part in ("bin", "class", "group")
-    if f"{part}_count" in first.values
-  }
+  # The bootstrap has no interval of a share where all or none are right, nor of
+  # few examples. Confidences are given: a gap varies as its accuracy does.
   if "accuracy" in first.values:
-    counts["accuracy"] = first.values["bin_count"].sum()
-  for name, count in counts.items():
-    right = np.nan_to_num(first.values[name]) * count
-    found[name] = _bootstrap.wilson_interval(right, count, level)
+    count = first.values["bin_count"].sum()
+    right = first.values["accuracy"] * count
+    found["accuracy"] = _bootstrap.wilson_interval(right, count, level)
+  for part in ("bin", "class", "group"):
+    if f"{part}_count" in first.values:
+      count, accuracy, confidence, gap = (
+        first.values[f"{part}_{k}"]
+        for k in ("count", "accuracy", "confidence", "gap")
+      )
+      right = np.nan_to_num(accuracy) * count
+      share = _bootstrap.wilson_interval(right, count, level)
+      found[f"{part}_accuracy"] = share
+      found[f"{part}_gap"] = gap, confidence - share[2], confidence - share[1]
   return found
 
 

@@ -76,7 +76,9 @@ def size(report: "Report") -> str:
 def numbers(estimate: Estimate) -> tuple[str, str]:
   """Of a table: the value, and the interval."""
   value, low, high = estimate
-  form = lambda x: f"{x:.4f}" if abs(x) < 1000 else f"{x:.4g}"
+  form = lambda x: (f"{x:.4f}" if abs(x) < 1000 else f"{x:.4g}").replace(
+    "-", "−"
+  )
   if not np.isfinite(value):
     return "—", ""
   if not np.isfinite(low + high):
@@ -89,14 +91,17 @@ def p_value(p: float) -> str:
   return f"{p:.3f}" if p > 0.001 else "at most 0.001"
 
 
-def percent(estimate: Estimate, signed: bool = False) -> str:
+def percent(estimate: Estimate, unit: str = "%", form: str = ".1f") -> str:
   value, low, high = (100 * x for x in estimate)
-  form = "+.1f" if signed else ".1f"
-  text = f"{value:{form}}".replace("-", "−")
-  if not np.isfinite(low + high):
-    return f"{text} %"
-  ends = f"{low:{form}} to {high:{form}}".replace("-", "−")
-  return f"{text} % ({ends})"
+  text = f"{value:{form}} {unit}"
+  if np.isfinite(low + high):
+    text += f" ({low:{form}} to {high:{form}})"
+  return text.replace("-", "−")
+
+
+def points(estimate: Estimate) -> str:
+  """Of a difference of percentages."""
+  return percent(estimate, "points", "+.1f")
 
 
 def answers(report: "Report") -> dict[str, Answer]:
@@ -142,8 +147,9 @@ def _same(report: "Report") -> str:
   else:
     verdict = "On the whole, yes"
   return (
-    f"{verdict}. Confidence less accuracy is {percent(gap, signed=True)}. "
-    f"Bin by bin the two differ by {percent(report.metrics['ece'])} on average "
+    f"{verdict}. Confidence less accuracy is {points(gap)}. "
+    "Bin by bin the two differ by "
+    f"{percent(report.metrics['ece'], 'points')} on average "
     "(the ECE). In the diagram, bars on the dashed line are calibrated; a "
     "calibrated model's bars end within the grey band."
   )
@@ -156,11 +162,11 @@ def _scale(report: "Report") -> str:
   ends = f" ({low:.3g} to {high:.3g})" if np.isfinite(low + high) else ""
   gain = report.recalibrated["temperature"]["nll_gain"]
   if gain.low > 0:
-    verdict = "helps"
+    verdict = "lowers the loss"
   elif gain.high < 0:
-    verdict = "does harm"
+    verdict = "raises the loss"
   else:
-    verdict = "makes no difference that shows"
+    verdict = "makes no difference to the loss that shows"
   return (
     f"The best temperature is {fitted:.3g}{ends}; above 1, the model is too "
     "sure. It was fitted on some of the examples, as were the other methods "
@@ -189,7 +195,7 @@ def _worst(report: "Report") -> str:
       too = "too sure" if worst.gap.value > 0 else "not sure enough"
       texts.append(
         f"In the {kind} “{worst.name}” it is {too}: confidence less accuracy "
-        f"is {percent(worst.gap, signed=True)}."
+        f"is {points(worst.gap)}."
       )
     else:
       texts.append(f"In no {kind} is it off by more than noise.")

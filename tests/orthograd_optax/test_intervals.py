@@ -137,6 +137,13 @@ def test_shares_and_seeds_have_textbook_intervals():
   _, low, high = _bootstrap.seeds_interval(values, 0.9)
   expected = stats.ttest_1samp(values, 0).confidence_interval(0.9)
   np.testing.assert_allclose([low, high], expected)
+  # A bin that is empty in some seeds.
+  table = np.array([[1.0, np.nan, np.nan], [2.0, np.nan, 5.0], [4.0, 3.0, 7.0]])
+  mean, low, high = _bootstrap.seeds_interval(table, 0.9)
+  np.testing.assert_allclose(mean, [7 / 3, 3, 6])
+  assert np.isnan([low[1], high[1]]).all()
+  expected = stats.ttest_1samp([5.0, 7.0], 0).confidence_interval(0.9)
+  np.testing.assert_allclose([low[2], high[2]], expected)
 
 
 def test_intervals_have_their_value():

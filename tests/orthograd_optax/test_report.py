@@ -177,6 +177,28 @@ def test_several_seeds_have_intervals_over_seeds():
   json.dumps(found.to_dict(), allow_nan=False)
 
 
+def test_seeds_with_empty_bins():
+  """Of a bin that one seed has no examples in, the others tell."""
+  logits, labels = overconfident()
+  found = report(np.stack([logits, 20 * logits]), labels)
+  counts = [
+    calibration.reliability(z, labels).count for z in (logits, 20 * logits)
+  ]
+  assert any((counts[0] > 0) & (counts[1] == 0))
+  for part, a, b in zip(found.bins, *counts, strict=True):
+    assert part.count == (a + b) / 2
+    assert np.isfinite(part.gap.value) == (part.count > 0)
+  Page(found.html())
+
+
+def test_gaps_have_the_intervals_of_accuracies():
+  for part in (*made().bins, *made().by_class, *made().by_group):
+    if part.count:
+      low = part.confidence - part.accuracy.high
+      assert part.gap.low == pytest.approx(low, abs=1e-6)
+      assert -1 <= part.gap.low <= part.gap.value <= part.gap.high <= 1
+
+
 def test_names_of_classes():
   logits, labels = overconfident()
   names = np.array(["a", "b", "c"])
