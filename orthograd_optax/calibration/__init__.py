@@ -1,4 +1,8 @@
-"""How honest a network's confidence is: metrics of (logits, labels).
+"""Can you trust a model's confidence? Metrics, reports, recalibration.
+
+Start with :func:`report`, which has it all, with intervals. :func:`compare` is
+for two models, :func:`fit` recalibrates, :func:`bootstrap` gives any metric an
+interval, and :func:`focal` and others are losses to train with.
 
 Every metric takes logits of shape (examples, classes), in any floating dtype,
 and integer labels of shape (examples,), and returns one number, in float32

@@ -25,6 +25,11 @@ class Estimate(NamedTuple):
   low: float
   high: float
 
+  @classmethod
+  def of(cls, triple: Any) -> "Estimate":
+    """From arrays of one number each."""
+    return cls(*map(float, triple))
+
   def __str__(self) -> str:
     return f"{self.value:.4f} ({self.low:.4f}, {self.high:.4f})"
 
@@ -85,7 +90,7 @@ def bootstrap(
   keys = jax.random.split(jax.random.key(seed), replicates)
   draws = _draw(metric, batch, logits, labels, keys)
   value = np.asarray(metric(logits, labels))
-  return Estimate(*map(float, basic_interval(value, draws, level)))
+  return Estimate.of(basic_interval(value, draws, level))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -200,7 +200,7 @@ def compare(
   ]
   found = [_resampling.estimates(model, level) for model in described]
   estimates = [
-    {k: Estimate(*map(float, one[k])) for k in _report.METRICS} for one in found
+    {k: Estimate.of(one[k]) for k in _report.METRICS} for one in found
   ]
   first, second = described
   difference = {
@@ -239,7 +239,7 @@ def _difference(name, a, b, level) -> Estimate:
   else:
     draws = a[0].draws[name] - b[0].draws[name]
     found = _bootstrap.basic_interval(values[0], draws, level)
-  return Estimate(*map(float, found))
+  return Estimate.of(found)
 
 
 def _verdict(name, difference, names) -> str:

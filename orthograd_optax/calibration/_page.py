@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 import html
-import importlib.metadata
 import importlib.resources
 import re
 from typing import TYPE_CHECKING, Any
@@ -96,7 +95,6 @@ def document(title: str, size: str, body: Iterable[str], level: float) -> str:
   style = importlib.resources.files("orthograd_optax.calibration").joinpath(
     "page.css"
   )
-  version = importlib.metadata.version("orthograd-optax")
   lines = [
     "<!DOCTYPE html>",
     '<html lang="en">',
@@ -110,10 +108,10 @@ def document(title: str, size: str, body: Iterable[str], level: float) -> str:
     f"<h1>{html.escape(title)}</h1>",
     f'<p class="size">{html.escape(size)}</p>',
     *body,
-    f"<footer>Numbers in brackets are {100 * level:g} % intervals. Accuracies "
-    "have Wilson’s, other numbers the bootstrap’s; where there are several "
-    f"seeds, all have Student’s, over seeds. Made by orthograd-optax {version}."
-    "</footer>",
+    f"<footer>Numbers in brackets are {100 * level:g} % intervals. Accuracies, "
+    "and the gaps of bins, classes and groups, have Wilson’s, other numbers "
+    "the bootstrap’s; where there are several seeds, all have Student’s, over "
+    "seeds. Made by orthograd-optax.</footer>",
     "</body>",
     "</html>",
   ]

@@ -84,7 +84,7 @@ class Temperature(Recalibrator):
 
   def __call__(self, logits: Any) -> jax.Array:
     logits = _columns(logits)
-    return logits / self.temperature.astype(logits.dtype)
+    return logits / jnp.asarray(self.temperature, logits.dtype)
 
   def export(self) -> Callable[[np.ndarray], np.ndarray]:
     temperature = float(self.temperature)

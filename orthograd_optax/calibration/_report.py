@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 import dataclasses
-import math
 import os
 import pathlib
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,8 @@ from orthograd_optax.calibration import (
   _bins,
   _bootstrap,
   _inputs,
+  _judging,
   _predictions,
-  _recalibration,
   _resampling,
 )
 from orthograd_optax.calibration._bootstrap import Estimate
@@ -42,9 +41,6 @@ METRICS = (
   "entropy",
   "temperature",
 )
-JUDGED = ("accuracy", "nll", "brier", "ece")
-NOT_RECALIBRATED = "as it is"
-MOST_TO_FIT = 50_000  # examples, for methods with more than one number
 MOST_ERRORS = 10
 
 
@@ -268,7 +264,9 @@ def report(
   ]
   found = _resampling.estimates(described, level)
   p, limit, band = _consistency(given.runs, described, level, options)
-  judged, temperature, recalibrators = _judge(given.runs, level, options)
+  judged, temperature, recalibrators = _judging.judge(
+    given.runs, level, options
+  )
   first = given.runs[0]
   return Report(
     name=name,
@@ -276,7 +274,7 @@ def report(
     seeds=len(given.runs),
     classes=given.classes,
     level=level,
-    metrics={k: _estimate(found[k]) for k in METRICS},
+    metrics={k: Estimate.of(found[k]) for k in METRICS},
     bins=_parts("bin", found, described, _bin_names(num_bins)),
     band=band,
     p_calibrated=p,
@@ -287,7 +285,7 @@ def report(
     by_class=_worst(_parts("class", found, described, given.classes)),
     by_group=_worst(_parts("group", found, described, given.groups)),
     confident_errors=_confident_errors(given),
-    best=_best(judged, p, level),
+    best=_judging.best(judged, p, level),
     notes=_notes(given, found["accuracy"][2]),
   )
 
@@ -308,67 +306,6 @@ def _consistency(runs, described, level, options):
   return min(p, 1.0), float(np.mean(limits)), np.mean(bands, axis=0)
 
 
-def _judge(runs, level, options):
-  """For each method, metrics on the other half, and the draws of the NLL."""
-  if any(run.to_fit is None for run in runs):
-    return {}, None, {}
-  methods = ["temperature", "vector", "isotonic"]
-  if runs[0].logits.shape[1] == 2:
-    methods.insert(1, "platt")
-  described = {name: [] for name in (NOT_RECALIBRATED, *methods)}
-  first, halves = {}, []
-  for run in runs:
-    fits = {m: _fit(m, run.to_fit) for m in methods}
-    first = first or fits
-    logits, labels = run.to_judge
-    for name, of_method in described.items():
-      recalibrate = fits.get(name, lambda z: z)
-      of_method.append(
-        _resampling.describe(recalibrate(logits), labels, brief=True, **options)
-      )
-    halves.append(_resampling.describe_temperature(*run.to_fit, **options))
-  judged = {}
-  for name, of_method in described.items():
-    found = _resampling.estimates(of_method, level)
-    gain = _nll_gain(described[NOT_RECALIBRATED], of_method, level)
-    metrics = {k: _estimate(found[k]) for k in JUDGED} | {"nll_gain": gain}
-    judged[name] = metrics, of_method
-  temperature = _resampling.estimates(halves, level)["temperature"]
-  return judged, _estimate(temperature), first
-
-
-def _fit(method, pair) -> Recalibrator:
-  logits, labels = pair
-  # One number is quickly fitted to all of them. Others take minutes, and know
-  # enough from every second, or every tenth, in whatever order they are.
-  many = len(labels) if method != "temperature" else 0
-  step = max(1, math.ceil(many / MOST_TO_FIT))
-  return _recalibration.fit(logits[::step], labels[::step], method)
-
-
-def _nll_gain(before, after, level) -> Estimate:
-  """Paired: over the same draws of examples, or over the same seeds."""
-  gain = lambda a, b: a["nll"] - b["nll"]
-  values = [
-    gain(a.values, b.values) for a, b in zip(before, after, strict=True)
-  ]
-  if len(values) > 1:
-    return _estimate(_bootstrap.seeds_interval(values, level))
-  draws = gain(before[0].draws, after[0].draws)
-  return _estimate(_bootstrap.basic_interval(values[0], draws, level))
-
-
-def _best(judged, p_calibrated, level) -> str | None:
-  """The first method that no later one beats for sure."""
-  if not judged or p_calibrated >= 0.05:
-    return None
-  best = NOT_RECALIBRATED
-  for name, (_, described) in judged.items():
-    if _nll_gain(judged[best][1], described, level).low > 0:
-      best = name
-  return None if best == NOT_RECALIBRATED else best
-
-
 def _parts(kind, found, described, names) -> list[Part]:
   if f"{kind}_gap" not in found:
     return []
@@ -377,7 +314,7 @@ def _parts(kind, found, described, names) -> list[Part]:
   count = counts.mean(axis=0)
   total = np.nan_to_num(means) * counts
   confidence = total.mean(axis=0) / np.where(count, count, np.nan)
-  pick = lambda key, i: _estimate([x[i] for x in found[f"{kind}_{key}"]])
+  pick = lambda key, i: Estimate.of([x[i] for x in found[f"{kind}_{key}"]])
   return [
     Part(name, float(n), pick("accuracy", i), float(c), pick("gap", i))
     for i, (name, n, c) in enumerate(zip(names, count, confidence, strict=True))
@@ -430,6 +367,11 @@ def _notes(given: _predictions.Predictions, highest_accuracy) -> list[str]:
       f"{len(labels)} example{'s' if len(labels) > 1 else ''} can't tell a "
       "calibrated model from one that is not, unless it is far off."
     )
+  if len(given.classes) == 2:
+    notes.append(
+      "With two classes, the confidence is that of the predicted one, from 0.5 "
+      f"to 1. The classwise ECE is of the probability of {given.classes[1]}."
+    )
   absent = [
     name
     for c, name in enumerate(given.classes)
@@ -465,10 +407,6 @@ def _bin_names(num_bins: int) -> list[str]:
   return [
     f"{i / num_bins:.3g}–{(i + 1) / num_bins:.3g}" for i in range(num_bins)
   ]
-
-
-def _estimate(triple: Any) -> Estimate:
-  return Estimate(*map(float, triple))
 
 
 def plain(x: Any) -> Any:
