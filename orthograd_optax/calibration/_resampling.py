@@ -114,7 +114,8 @@ def describe(
       values[f"{part}_gap"] = (confidence - correct) / count
   # The first draw is the sample itself. What ranks in cells only approach is
   # moved to where that should be.
-  moved = {k: x[1:] + (values[k] - x[0])[None] for k, x in draws.items()}
+  with np.errstate(invalid="ignore"):  # of infinite losses
+    moved = {k: x[1:] + (values[k] - x[0])[None] for k, x in draws.items()}
   return Described(values, moved)
 
 
@@ -155,14 +156,15 @@ def estimates(
     found["accuracy"] = _bootstrap.wilson_interval(right, count, level)
   for part in ("bin", "class", "group"):
     if f"{part}_count" in first.values:
-      count, accuracy, confidence, gap = (
-        first.values[f"{part}_{k}"]
-        for k in ("count", "accuracy", "confidence", "gap")
+      count, accuracy, confidence = (
+        first.values[f"{part}_{k}"] for k in ("count", "accuracy", "confidence")
       )
       right = np.nan_to_num(accuracy) * count
       share = _bootstrap.wilson_interval(right, count, level)
+      value, low, high = share
       found[f"{part}_accuracy"] = share
-      found[f"{part}_gap"] = gap, confidence - share[2], confidence - share[1]
+      gap = confidence - value, confidence - high, confidence - low
+      found[f"{part}_gap"] = gap
   return found
 
 

@@ -80,7 +80,7 @@ def numbers(estimate: Estimate) -> tuple[str, str]:
     "-", "−"
   )
   if not np.isfinite(value):
-    return "—", ""
+    return ("—" if np.isnan(value) else "∞"), ""
   if not np.isfinite(low + high):
     return form(value), "—"
   return form(value), f"({form(low)}, {form(high)})"
@@ -159,6 +159,17 @@ def _scale(report: "Report") -> str:
   if not report.recalibrated or report.temperature_half is None:
     return "There are too few examples to tell."
   fitted, low, high = report.temperature_half
+  if not 1e-6 < fitted < 1e6:
+    reason = (
+      "every answer is right, so that surer is always better"
+      if fitted < 1
+      else "the logits say nothing about the labels, or the opposite"
+    )
+    return (
+      f"There is no best temperature: on the examples to fit it on, {reason}. "
+      "The methods below were fitted on the same examples, and are judged by "
+      "the others."
+    )
   ends = f" ({low:.3g} to {high:.3g})" if np.isfinite(low + high) else ""
   gain = report.recalibrated["temperature"]["nll_gain"]
   if gain.low > 0:

@@ -212,6 +212,34 @@ def test_names_of_classes():
     report(logits, names[labels])
 
 
+def test_impossible_labels():
+  """An infinite loss is said to be one, and the rest is there."""
+  logits, labels = overconfident()
+  logits = logits.copy()
+  logits[5, labels[5]] = -np.inf
+  found = report(logits, labels)
+  assert found.metrics["nll"].value == np.inf
+  assert "1 examples had a probability below 1e-30" in str(found)
+  assert re.search(r"NLL \(log-loss\), nats +∞\n", str(found))
+  assert np.isfinite(found.metrics["ece"]).all()
+  assert found.to_dict()["nll"]["value"] is None
+  Page(found.html())
+
+
+def test_a_model_that_is_always_right():
+  logits, _ = overconfident()
+  found = report(logits, logits.argmax(axis=1))
+  assert found.metrics["accuracy"].value == 1
+  assert found.metrics["accuracy"].low < 0.995
+  assert "no best temperature" in _words.answers(found)["scale"].text
+  assert "all right, or all wrong" in _words.answers(found)["sure"].text
+  assert "It made no errors" in found.html()
+  assert found.confident_errors == []
+  backwards = report(logits, logits.argmin(axis=1))
+  assert "order of the classes" in backwards.notes[0]
+  assert "say nothing" in _words.answers(backwards)["scale"].text
+
+
 # Words and pages.
 
 
