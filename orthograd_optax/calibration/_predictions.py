@@ -65,35 +65,29 @@ def check(
   logits = _inputs.as_array(logits)
   if isinstance(logits, Tracer):
     raise TypeError("A report is made on the host: call it outside of jit.")
+  labels = _named(labels, classes)
   if logits.ndim == 3:
-    if seeds is not None:
+    if seeds is not None or len(logits) == 0:
       raise ValueError(
         f"logits has shape {logits.shape}, whose first axis is the seeds: "
-        "leave seeds out."
+        "there must be one or more, and seeds must be left out."
       )
-    stack = list(logits)
-    places = [np.arange(logits.shape[1])] * len(stack)
-    labels = [_named(labels, classes)] * len(stack)
+    places = [np.arange(logits.shape[1])] * len(logits)
+    pairs = [_inputs.check(one, labels) for one in logits]
   else:
-    labels = _named(labels, classes)
-    places = _by_seed(seeds, len(logits))
-    stack = [logits[i] for i in places]
-    if len(labels) == len(logits):
-      labels = [labels[i] for i in places]
-    else:
-      labels = [labels]  # for the check below to complain of
-  if not stack:
-    raise ValueError("There are no seeds: logits is empty.")
-  examples = len(stack[0]) if seeds is None else len(logits)
+    pair = _inputs.check(logits, labels)
+    places = _by_seed(seeds, len(pair[1]))
+    pairs = [tuple(x[i] for x in pair) for i in places]
+  examples = logits.shape[-2] if logits.ndim == 3 else len(logits)
   names, groups = _grouped(groups, examples)
   fit = _mask(fit, examples)
   runs = []
-  for one, its_labels, place in zip(stack, labels, places, strict=True):
-    checked = _inputs.check(one, its_labels)
-    _check_finite(checked[0], place)
-    runs.append(_run(*checked, place, groups, fit, split_seed))
+  for (one, its_labels), place in zip(pairs, places, strict=True):
+    _check_finite(one, place)
+    runs.append(_run(one, its_labels, place, groups, fit, split_seed))
   number = runs[0].logits.shape[1]
-  names_of_classes = [str(c) for c in classes or range(number)]
+  classes = range(number) if classes is None else classes
+  names_of_classes = [str(c) for c in classes]
   if len(names_of_classes) != number:
     raise ValueError(
       f"classes has {len(names_of_classes)} names, but logits has {number} "

@@ -144,14 +144,14 @@ class Report:
     from orthograd_optax.calibration import _words
 
     action, code = _words.recommendation(self)
-    own = ("metrics", "band", "recalibrators", "notes", "best")
+    own = ("metrics", "band", "recalibrators")
     fields = [f.name for f in dataclasses.fields(self) if f.name not in own]
     content = {name: getattr(self, name) for name in fields}
     content["bins"] = [
       plain(one) | {"band": band}
       for one, band in zip(self.bins, self.band.T.tolist(), strict=True)
     ]
-    content |= {"recommendation": action, "code": code, "notes": self.notes}
+    content |= {"recommendation": action, "code": code}
     return plain(self.metrics | content)
 
   def plot(self) -> "Figure":
@@ -259,7 +259,13 @@ def report(
     "seed": seed,
   }
   described = [
-    _resampling.describe(run.logits, run.labels, groups=run.groups, **options)
+    _resampling.describe(
+      run.logits,
+      run.labels,
+      groups=run.groups,
+      num_groups=len(given.groups),
+      **options,
+    )
     for run in given.runs
   ]
   found = _resampling.estimates(described, level)

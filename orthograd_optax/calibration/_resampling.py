@@ -4,7 +4,7 @@ Nothing here draws logits. Each metric is a function of a few sums over
 examples, and a draw is how often each example counts: so the draws of all sums
 are one product of matrices. Beyond 10,000 examples, random groups of them are
 drawn in the place of examples. A sum over a draw varies as much as before, and
-time and memory no longer grow with the number of examples.
+what draws take no longer grows with the number of examples.
 """
 
 import dataclasses
@@ -29,6 +29,7 @@ CELLS = 256  # of examples by rank, for what depends on it
 COVERAGE = 0.9  # of the selective risk
 UNIT = (0.0, 1.0)
 LIMITS = {
+  "accuracy": UNIT,
   "confidence": UNIT,
   "overconfidence": (-1.0, 1.0),
   "nll": (0.0, np.inf),
@@ -66,6 +67,7 @@ def describe(
   labels: Any,
   *,
   groups: np.ndarray | None = None,
+  num_groups: int = 0,
   num_bins: int = 10,
   replicates: int = 1000,
   seed: int = 0,
@@ -77,6 +79,7 @@ def describe(
     logits: array of shape (examples, classes), checked.
     labels: integer array of shape (examples,), checked.
     groups: the index of each example's group.
+    num_groups: number of groups, of which some may have no examples here.
     num_bins: number of bins of equal width, and of equal mass.
     replicates: number of draws.
     seed: which.
@@ -88,30 +91,35 @@ def describe(
   each = {k: np.asarray(v) for k, v in _each(logits, labels).items()}
   sums = _Sums(len(each["correct"]), replicates, seed)
   draws = _means(sums, each)
-  width = _width_index(each["confidence"], num_bins)
-  bins = _shares(sums, each, width, num_bins)
+  index = _width_index(each["confidence"], num_bins)
+  bins = _shares(sums, each, index, num_bins)
   draws["ece"] = _mean_gap(bins)
-  shares = {"bin": bins}
+  parts = {"bin": (index, num_bins)}
   if not brief:
     draws |= _errors_of(sums, each, bins)
     draws |= _by_rank(sums, each)
     draws["classwise_ece"] = _classwise(sums, logits, labels, num_bins)
-    classes = logits.shape[1]
-    shares["class"] = _shares(sums, each, each["predicted"], classes)
+    parts["class"] = each["predicted"], logits.shape[1]
     if groups is not None:
-      shares["group"] = _shares(sums, each, groups, int(groups.max()) + 1)
+      parts["group"] = groups, num_groups
   values = _metrics(logits, labels, num_bins, brief)
   values = {k: np.asarray(v, np.float64) for k, v in values.items()}
   if not brief:
     temperature = float(values["temperature"])
     draws["temperature"] = _temperatures(sums, logits, labels, temperature)
-  for part, sums_of in shares.items():
-    count, correct, confidence = (x[0] for x in sums_of.values())
-    with np.errstate(invalid="ignore", divide="ignore"):
-      values[f"{part}_count"] = count
-      values[f"{part}_accuracy"] = correct / count
-      values[f"{part}_confidence"] = confidence / count
-      values[f"{part}_gap"] = (confidence - correct) / count
+  for part, (index, size) in parts.items():
+    count = np.bincount(index, minlength=size)
+    with np.errstate(invalid="ignore"):
+      accuracy, confidence = (
+        np.bincount(index, each[k], size) / count
+        for k in ("correct", "confidence")
+      )
+    values |= {
+      f"{part}_count": count,
+      f"{part}_accuracy": accuracy,
+      f"{part}_confidence": confidence,
+      f"{part}_gap": confidence - accuracy,
+    }
   # The first draw is the sample itself. What ranks in cells only approach is
   # moved to where that should be.
   with np.errstate(invalid="ignore"):  # of infinite losses
@@ -137,9 +145,7 @@ def estimates(
   first = described[0]
   if len(described) > 1:
     return {
-      name: _bootstrap.seeds_interval(
-        [one.values[name] for one in described], level
-      )
+      name: _over_seeds([one.values[name] for one in described], name, level)
       for name in first.values
     }
   found = {
@@ -166,6 +172,14 @@ def estimates(
       gap = confidence - value, confidence - high, confidence - low
       found[f"{part}_gap"] = gap
   return found
+
+
+def _over_seeds(values, name, level):
+  mean, *ends = _bootstrap.seeds_interval(values, level)
+  # Of a bin's accuracy, those of an accuracy.
+  limits = LIMITS.get(name) or LIMITS.get(name.rpartition("_")[2])
+  low, high = ends if limits is None else np.clip(ends, *limits)
+  return mean, low, high
 
 
 @functools.partial(jax.jit, static_argnames=("num_bins", "brief"))

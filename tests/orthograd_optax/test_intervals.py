@@ -58,7 +58,7 @@ def described(units=_resampling.MAX_UNITS):
     patch.setattr(_resampling, "MAX_UNITS", units)
     pair = _inputs.check(*overconfident())
     groups = np.arange(EXAMPLES) % 2
-    return _resampling.describe(*pair, groups=groups)
+    return _resampling.describe(*pair, groups=groups, num_groups=2)
 
 
 METRICS = {

@@ -188,7 +188,24 @@ def test_seeds_with_empty_bins():
   for part, a, b in zip(found.bins, *counts, strict=True):
     assert part.count == (a + b) / 2
     assert np.isfinite(part.gap.value) == (part.count > 0)
+    if np.isfinite(part.accuracy.low):
+      assert 0 <= part.accuracy.low <= part.accuracy.high <= 1
+  assert found.metrics["ece"].low >= 0
   Page(found.html())
+
+
+def test_groups_that_one_seed_has_not():
+  logits, labels = overconfident()
+  both = np.concatenate([logits, logits])
+  groups = np.repeat(["a", "b", "a", "c"], EXAMPLES // 2)
+  found = report(
+    both,
+    np.concatenate([labels, labels]),
+    groups=groups,
+    seeds=np.repeat([0, 1], EXAMPLES),
+  )
+  counts = {part.name: part.count for part in found.by_group}
+  assert counts == {"a": 200, "b": 100, "c": 100}
 
 
 def test_gaps_have_the_intervals_of_accuracies():
@@ -202,7 +219,7 @@ def test_gaps_have_the_intervals_of_accuracies():
 def test_names_of_classes():
   logits, labels = overconfident()
   names = np.array(["a", "b", "c"])
-  by_name = report(logits, names[labels], classes=list(names))
+  by_name = report(logits, names[labels], classes=names)
   assert by_name.metrics == report(logits, labels).metrics
   with pytest.raises(ValueError, match=r"labels\[0\] is '.'.*classes are 'x'"):
     report(logits, names[labels], classes=["x", "y", "z"])
@@ -357,6 +374,15 @@ def test_words_follow_from_numbers(gap, words):
     ({"cut": 3}, r"labels has shape \(3,\)"),
     ({"groups": np.zeros(3)}, r"groups has shape \(3,\)"),
     ({"seeds": np.zeros(3)}, r"seeds has shape \(3,\)"),
+    (
+      {"cut": 3, "seeds": np.arange(EXAMPLES) % 2},
+      r"labels has shape \(3,\), but for logits of shape \(400, 3\)",
+    ),
+    ({"label": (8, 3), "seeds": np.arange(EXAMPLES) % 2}, r"labels\[8\] is 3"),
+    (
+      {"row": (8, np.nan), "seeds": np.arange(EXAMPLES) % 2},
+      r"logits\[8\] has",
+    ),
     ({"fit": np.zeros(EXAMPLES)}, "fit has .* float64.*booleans"),
     ({"fit": np.zeros(EXAMPLES, bool)}, "fit has 0 of 400"),
     ({"level": 95}, "level is 95"),
