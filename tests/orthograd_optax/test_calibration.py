@@ -1177,6 +1177,10 @@ def test_ranges(drawn):
   gap = abs(values["accuracy"] - values["max_softmax"])
   assert gap <= values["ece"] + 1e-6
   assert gap <= values["ks_calibration_error"] + 1e-6
+  for name in ("brier", "nll"):
+    parts = getattr(calibration, f"{name}_decomposition")(logits, labels)
+    assert min(parts) >= -1e-6
+    assert_close(sum(parts), values[name], rtol=1e-5)
   if not np.isnan(values["confidence_correlation"]):
     assert abs(values["confidence_correlation"]) <= 1 + 1e-5
 

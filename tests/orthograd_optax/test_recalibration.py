@@ -361,6 +361,19 @@ def test_isotonic_keeps_few_knots():
   assert fitted.probability.shape[1] < 400
 
 
+@given(st.floats(2.0**-99, 2.0**99, width=32), st.integers(0, 2**32 - 1))
+def test_saved_numbers_are_the_same(tmp_path, temperature, seed):
+  scale, bias = np.random.default_rng(seed).normal(size=(2, 4))
+  scale, bias = scale.astype(np.float32), (1e-9 * bias).astype(np.float32)
+  for saved in (
+    calibration.Temperature(jnp.float32(temperature)),
+    calibration.VectorScaling(jnp.asarray(scale), jnp.asarray(bias)),
+  ):
+    loaded = calibration.load(saved.save(tmp_path / "x.json"))
+    same = jax.tree.map(np.array_equal, saved, loaded)
+    assert all(jax.tree.leaves(same))
+
+
 @pytest.mark.parametrize(
   "content",
   [
