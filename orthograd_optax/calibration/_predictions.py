@@ -75,7 +75,7 @@ def check(
     places = [np.arange(logits.shape[1])] * len(logits)
     pairs = [_inputs.check(one, labels) for one in logits]
   else:
-    pair = _inputs.check(logits, labels)
+    pair: Any = _inputs.check(logits, labels)
     places = _by_seed(seeds, len(pair[1]))
     pairs = [tuple(x[i] for x in pair) for i in places]
   examples = logits.shape[-2] if logits.ndim == 3 else len(logits)
