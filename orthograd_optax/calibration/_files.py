@@ -37,6 +37,9 @@ def read(path: str | os.PathLike, labels: str | os.PathLike | None = None):
   path = pathlib.Path(path)
   readers = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
   suffix = path.suffix.lower()
+  for given in (path, *([] if labels is None else [pathlib.Path(labels)])):
+    if not given.is_file():
+      raise ValueError(f"There is no file {given}. To make one: {_SAVE}")
   if suffix == ".npy":
     if labels is None:
       raise ValueError(

@@ -580,7 +580,7 @@ def test_compare_files(folder, capsys):
 
 
 BAD_FILES = {
-  "nothing.npz": (None, "nothing.npz"),
+  "nothing.npz": (None, "no file nothing.npz. To make one: np.savez"),
   "text.npz": ("hello", "text.npz is no .npz file"),
   "x.txt": ("hello", r"ends in '.txt'.*np.savez"),
   "x.npy": ("hello", "no labels: give a second file"),
@@ -638,7 +638,9 @@ def test_bad_keys_and_outputs(folder, capsys):
     status, _, err = run(capsys, "report", "x.npz", "--output", output)
     assert status == 2 and message in err
   status, _, err = run(capsys, "report", "x.npz", "labels.npy")
-  assert status == 2 and "leave labels.npy out" in err
+  assert status == 2 and "no file labels.npy" in err
+  status, _, err = run(capsys, "report", "x.npz", "x.npz")
+  assert status == 2 and "leave x.npz out" in err
   monkeypatch = pytest.MonkeyPatch()
   with monkeypatch.context() as patch:
     patch.setattr(importlib.util, "find_spec", lambda _: None)
