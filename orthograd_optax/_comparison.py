@@ -12,6 +12,8 @@ import numpy as np
 
 from orthograd_optax import _significance
 
+FEWEST_RUNS = 5  # in a set, for a verdict
+
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
@@ -53,6 +55,15 @@ class Comparison:
       f"({low:.2f}, {high:.2f}), p = {_p(self.p)} ({test})"
     )
 
+  @property
+  def verdict(self) -> str:
+    """What p says at the level; nothing, with fewer than five runs in a set."""
+    if min(self.n) < FEWEST_RUNS:
+      return ""
+    if self.p >= 1 - self.level:
+      return "no difference shown"
+    return f"the {'first' if self.mean_a > self.mean_b else 'second'} is higher"
+
   def __str__(self) -> str:
     return self.text
 
@@ -85,7 +96,8 @@ def compare(
     level: confidence level of the interval.
 
   Returns:
-    A :class:`Comparison`.
+    A :class:`Comparison`. With fewer than five runs in a set it has numbers and
+    no verdict.
 
   Examples:
     >>> from orthograd_optax import stats
@@ -97,6 +109,8 @@ def compare(
     >>> result = stats.compare(sgd, orthograd, paired=True)
     >>> print(f"d = {result.d:.2f}, p = {result.p:.3f}")
     d = 1.60, p = 0.001
+    >>> print(result.verdict)
+    the first is higher
 
   References:
     Bonett, Interval estimation of standardized mean differences in

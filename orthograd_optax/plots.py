@@ -11,18 +11,19 @@ standard deviation of the seeds on either side.
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import io
 import itertools
 import math
 import os
 import pathlib
-import tempfile
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from orthograd_optax import _bins, calibration, stats
+from orthograd_optax import calibration, stats
+from orthograd_optax.calibration import _bins, _writing
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
@@ -60,7 +61,7 @@ def reliability_diagram(
   *,
   title: str | None = None,
 ) -> "Figure":
-  """Accuracy against confidence, with the gap, and where the images are.
+  """Accuracy against confidence, with the gap, and where the examples are.
 
   Args:
     reliabilities: what :func:`orthograd_optax.calibration.reliability` gives,
@@ -69,11 +70,11 @@ def reliability_diagram(
     title: a title above all.
 
   Returns:
-    A figure with two axes for each: bars of accuracy, over the images of all
+    A figure with two axes for each: bars of accuracy, over the examples of all
     seeds, with hatched gaps to the confidence, a band over seeds (in which, as
-    in the bars, each seed has the weight of its images in that bin), and the
+    in the bars, each seed has the weight of its examples in that bin), and the
     mean and standard deviation of the seeds' ECEs; and below it the share of
-    images in each bin.
+    examples in each bin.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -90,7 +91,8 @@ def reliability_diagram(
   if not reliabilities:
     raise ValueError("There are no reliabilities to draw.")
   columns = len(reliabilities)
-  with _figure(3.1 * columns + 0.5, 4.1, title) as figure:
+  # A legend of three columns needs the width of two panels.
+  with _figure(max(3.1 * columns + 0.5, 4.2), 4.1, title) as figure:
     axes = figure.subplots(
       2,
       columns,
@@ -103,15 +105,127 @@ def reliability_diagram(
       color = _COLORS[i % len(_COLORS)]
       _draw_reliability(axes[0, i], axes[1, i], seeds, color)
       axes[0, i].set_title(name)
-    axes[0, 0].set_ylabel("accuracy")
-    axes[1, 0].set_ylabel("images (%)")
-    handles = {}
-    for axis in axes.flat:
-      for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
-        handles.setdefault(name, handle)
-    figure.legend(
-      handles.values(), handles.keys(), loc="outside lower center", ncols=3
+    _finish_reliability(figure, axes, 3 if columns > 1 else 2)
+  return figure
+
+
+def _finish_reliability(figure, axes, ncols):
+  axes[0, 0].set_ylabel("accuracy")
+  axes[1, 0].set_ylabel("examples (%)")
+  handles = {}
+  for axis in axes.flat:
+    for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
+      handles.setdefault(name, handle)
+  place = "outside lower center"
+  figure.legend(handles.values(), handles.keys(), loc=place, ncols=ncols)
+
+
+def report_diagram(
+  report: calibration.Report, *, title: str | None = None
+) -> "Figure":
+  """The reliability diagram of a report, with intervals and a band.
+
+  Args:
+    report: what :func:`orthograd_optax.calibration.report` gives.
+    title: a title above all.
+
+  Returns:
+    A figure with two axes: bars of accuracy with their intervals, hatched gaps
+    to the confidence, and the band in which a calibrated model's bars would
+    end; and below it the share of examples in each bin.
+
+  Examples:
+    >>> import jax, jax.numpy as jnp
+    >>> from orthograd_optax import calibration, plots
+    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (400, 3))
+    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
+    >>> figure = plots.report_diagram(calibration.report(logits, labels))
+  """
+  full = np.array([part.count > 0 for part in report.bins])
+  table = [(p.count, p.confidence, p.accuracy.value) for p in report.bins]
+  columns = np.where(full, np.transpose(table), 0).astype(np.float32)
+  bins = calibration.Reliability(*map(jnp.asarray, columns))
+  low, high = report.band[:, full]
+  centre = (np.arange(full.size) + 0.5)[full] / full.size
+  level = f"{100 * report.level:g} %"
+  with _figure(4.4, 4.6, title) as figure:
+    axes = figure.subplots(
+      2, 1, sharex=True, squeeze=False, height_ratios=[3, 1]
     )
+    top = axes[0, 0]
+    top.bar(
+      centre,
+      high - low,
+      bottom=low,
+      width=1 / full.size,
+      color="0.5",
+      alpha=0.35,
+      linewidth=0,
+      zorder=3,
+      label=f"if calibrated, {level}",
+    )
+    _draw_reliability(top, axes[1, 0], bins, _COLORS[0])
+    accuracy = [part.accuracy for part in report.bins if part.count > 0]
+    # An interval over few seeds may be missing, or reach beyond the axis.
+    reach = [
+      (max(a.value - a.low, 0), max(a.high - a.value, 0))
+      if math.isfinite(a.low)
+      else (0, 0)
+      for a in accuracy
+    ]
+    top.errorbar(
+      centre,
+      [a.value for a in accuracy],
+      yerr=np.transpose(reach),
+      fmt="none",
+      ecolor="black",
+      elinewidth=1,
+      capsize=2.5,
+      zorder=4,
+      label=f"{level} interval",
+    )
+    _finish_reliability(figure, axes, 2)
+  return figure
+
+
+def gap_plot(
+  parts: Sequence[Any], *, level: float = 0.95, title: str | None = None
+) -> "Figure":
+  """Confidence less accuracy of classes or groups, with intervals.
+
+  Args:
+    parts: ``by_class`` or ``by_group`` of a report; the first 15 are drawn.
+    level: confidence level of the intervals, for the axis.
+    title: a title above all.
+
+  Returns:
+    A figure with one axis: on the right of zero, the model is too sure.
+
+  Examples:
+    >>> import jax, jax.numpy as jnp
+    >>> from orthograd_optax import calibration, plots
+    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (400, 3))
+    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
+    >>> report = calibration.report(logits, labels)
+    >>> figure = plots.gap_plot(report.by_class)
+  """
+  parts = list(parts)[:15]
+  if not parts:
+    raise ValueError("There are no parts to draw.")
+  with _figure(4.4, 0.9 + 0.26 * len(parts), title) as figure:
+    axis = figure.subplots()
+    axis.axvline(0, color=_GREY, linewidth=1)
+    for y, part in enumerate(parts):
+      value, low, high = part.gap
+      reach = [[value - low], [high - value]] if math.isfinite(low) else None
+      axis.errorbar(
+        value, y, xerr=reach, fmt="o", capsize=2.5, color=_COLORS[0]
+      )
+    names = [p.name if len(p.name) < 25 else f"{p.name[:24]}…" for p in parts]
+    axis.set_yticks(range(len(parts)), names)
+    axis.set_ylim(len(parts) - 0.5, -0.5)
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel(f"confidence − accuracy, {100 * level:g} % interval")
   return figure
 
 
@@ -123,7 +237,12 @@ def _draw_reliability(top, bottom, seeds, color):
     )
   if not count.any():
     raise ValueError(
-      "The reliability is of no images: there is nothing to draw."
+      "The reliability is of no examples: there is nothing to draw."
+    )
+  if not np.all(np.isfinite(seeds.confidence)):
+    raise ValueError(
+      "The reliability has NaN in it: some row of the logits has no softmax. "
+      "Leave that row out, and find out where it comes from."
     )
   several = count.ndim == 2 and len(count) > 1
   if count.ndim == 1:
@@ -397,9 +516,9 @@ def temperature_curve(
   """The loss against the temperature, with its minimum.
 
   Args:
-    logits: array of shape (images, classes) or (seeds, images, classes), or
+    logits: array of shape (examples, classes) or (seeds, examples, classes), or
       several of these by name.
-    labels: integer array of shape (images,).
+    labels: integer array of shape (examples,).
     temperatures: by default 60 of them, from a quarter of the lowest of the
       best to four times the highest, as far as these are from 0.01 to 100.
     title: a title above all.
@@ -497,17 +616,35 @@ def save(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
     )
   # Without a date, the same figure gives the same bytes.
   date = {".svg": "Date", ".pdf": "CreationDate"}.get(suffix)
-  handle, name = tempfile.mkstemp(suffix, f".{path.stem}-", path.parent)
-  os.close(handle)
-  try:
+  with _writing.replacing(path) as temporary:
     with _matplotlib().rc_context(_STYLE):
-      figure.savefig(name, dpi=200, metadata={date: None} if date else None)
-    os.chmod(name, 0o644)
-    os.replace(name, path)
-  finally:
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(name)
+      figure.draw_without_rendering()  # The layout settles, to the last bit.
+      metadata = {date: None} if date else None
+      figure.savefig(temporary, dpi=200, metadata=metadata)
   return path
+
+
+def svg(figure: "Figure") -> str:
+  """A figure as SVG without a background, to put into a page.
+
+  Args:
+    figure: what another function here returned.
+
+  Returns:
+    The text of an SVG file; the same figure gives the same text.
+
+  Examples:
+    >>> from orthograd_optax import plots
+    >>> figure = plots.severity_curves({"SGD": [0.2, 0.3]}, metric="ECE")
+    >>> plots.svg(figure).strip().endswith("</svg>")
+    True
+  """
+  out = io.StringIO()
+  with _matplotlib().rc_context(_STYLE):
+    figure.draw_without_rendering()
+    options = {"transparent": True, "metadata": {"Date": None}}
+    figure.savefig(out, format="svg", **options)
+  return out.getvalue()
 
 
 def _draw_line(axis, i, x, seeds) -> dict[str, Any]:

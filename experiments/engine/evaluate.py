@@ -22,6 +22,8 @@ from experiments.engine import train
 from orthograd_optax import calibration
 
 CHUNK = 2500  # images at once
+# What the library's metrics are called in rows, where accuracies are per cent.
+ROW_NAMES = {"accuracy": "top1", "top5_accuracy": "top5", "nll": "loss"}
 # What temperature scaling is judged by.
 SCALED = ("loss", "ece", "brier", "entropy", "max_softmax", "wrong_confidence")
 
@@ -212,7 +214,7 @@ def metrics(logits, labels, fit, judge, clean_temperature=None):
   on_half = calibration.fit_temperature(logits[fit], labels[fit])
   bins = calibration.reliability(logits, labels)
   found = {
-    "metrics": _evaluate(logits, labels)
+    "metrics": evaluate(logits, labels)
     | {"temperature": on_test, "temperature_half": on_half},
     # Fitted on the test set itself, as the paper does; and on one half of it,
     # judged by the other.
@@ -230,17 +232,22 @@ def metrics(logits, labels, fit, judge, clean_temperature=None):
   return found
 
 
-def _evaluate(logits, labels):
-  """The paper's metrics, and the mean confidence of answers that are wrong."""
+def evaluate(logits, labels):
+  """The library's metrics, in the words and units of rows.
+
+  And the mean confidence of answers that are wrong.
+  """
   wrong = jnp.argmax(logits, axis=-1) != labels
   confidence = jnp.max(jax.nn.softmax(logits), axis=-1)
-  wrong_confidence = jnp.mean(confidence, where=wrong)
   found = calibration.evaluate(logits, labels)
-  return dict(found) | {"wrong_confidence": wrong_confidence}
+  return {
+    ROW_NAMES.get(name, name): 100 * x if name.endswith("accuracy") else x
+    for name, x in found.items()
+  } | {"wrong_confidence": jnp.mean(confidence, where=wrong)}
 
 
 def _scaled(logits, labels, temperature, part):
-  found = _evaluate(logits[part] / temperature, labels[part])
+  found = evaluate(logits[part] / temperature, labels[part])
   return {name: found[name] for name in SCALED}
 
 

@@ -14,17 +14,15 @@ import optax
 
 from experiments.config import Method
 from experiments.engine import losses, optimizers
-from orthograd_optax import orthograd
+from orthograd_optax import calibration, orthograd
 
 LOSSES = {
   "cross_entropy": lambda x, y, m: losses.cross_entropy(x, y),
-  "label_smoothing": lambda x, y, m: losses.label_smoothing(x, y, m.smoothing),
-  "focal": lambda x, y, m: losses.focal(x, y, m.focus),
+  "label_smoothing": lambda x, y, m: calibration.smoothed(x, y, m.smoothing),
+  "focal": lambda x, y, m: calibration.focal(x, y, m.focus),
   "flsd53": lambda x, y, m: losses.focal_sample_dependent(x, y),
-  "mbls": lambda x, y, m: losses.margin_smoothing(
-    x, y, m.margin, m.margin_weight
-  ),
-  "logit_norm": lambda x, y, m: losses.logit_norm(x, y, m.temperature),
+  "mbls": lambda x, y, m: calibration.mbls(x, y, m.margin, m.margin_weight),
+  "logit_norm": lambda x, y, m: calibration.logit_norm(x, y, m.temperature),
 }
 # Kinds of parameters, of `models.kinds`, that ⊥Grad acts on.
 WHERE = {

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import relplot
-from scipy import integrate, special, stats
+from scipy import integrate, optimize, special, stats
 from sklearn import datasets, metrics
 
 from orthograd_optax import calibration
@@ -19,10 +19,18 @@ from orthograd_optax import calibration
 METRICS = {
   "accuracy": calibration.accuracy,
   "nll": calibration.nll,
-  "brier_score": calibration.brier_score,
+  "brier": calibration.brier,
   "ece": calibration.ece,
   "mce": calibration.mce,
   "classwise_ece": calibration.classwise_ece,
+  "classwise_ece_thresholded": functools.partial(
+    calibration.classwise_ece, threshold=0.05
+  ),
+  "top_k_ece": functools.partial(calibration.top_k_ece, k=2),
+  "rms_calibration_error": calibration.rms_calibration_error,
+  "ks_calibration_error": calibration.ks_calibration_error,
+  "selective_risk": functools.partial(calibration.selective_risk, coverage=0.8),
+  "auroc": calibration.auroc,
   "debiased_ece": calibration.debiased_ece,
   "smooth_ece": calibration.smooth_ece,
   "entropy": calibration.entropy,
@@ -35,9 +43,9 @@ METRICS = {
   "temperature": calibration.fit_temperature,
 }
 KEYS = [
-  "top1",
-  "top5",
-  "loss",
+  "accuracy",
+  "top5_accuracy",
+  "nll",
   "ece",
   "brier",
   "entropy",
@@ -169,7 +177,7 @@ def test_nll(data):
     assert_close(calibration.nll(logits, labels), expected)
 
 
-def test_brier_score(data):
+def test_brier(data):
   logits, labels = data
   expected = metrics.brier_score_loss(
     labels,
@@ -177,7 +185,7 @@ def test_brier_score(data):
     labels=np.arange(logits.shape[1]),
     scale_by_half=False,
   )
-  assert_close(calibration.brier_score(logits, labels), expected)
+  assert_close(calibration.brier(logits, labels), expected)
 
 
 @pytest.mark.parametrize("num_bins", [1, 10, 15])
@@ -396,11 +404,11 @@ def test_evaluate(data):
   assert list(actual) == KEYS
   classes = logits.shape[1]
   expected = {
-    "top1": 100 * calibration.accuracy(logits, labels),
-    "top5": 100 * calibration.accuracy(logits, labels, min(5, classes)),
-    "loss": calibration.nll(logits, labels),
+    "accuracy": calibration.accuracy(logits, labels),
+    "top5_accuracy": calibration.accuracy(logits, labels, min(5, classes)),
+    "nll": calibration.nll(logits, labels),
     "ece": calibration.ece(logits, labels),
-    "brier": calibration.brier_score(logits, labels),
+    "brier": calibration.brier(logits, labels),
     "entropy": calibration.entropy(logits),
     "max_softmax": calibration.max_softmax(logits),
     "max_logit": calibration.max_logit(logits),
@@ -598,7 +606,7 @@ def test_tallies_that_do_not_fit():
   ten, five = calibration.Tally.empty(), calibration.Tally.empty(5)
   with pytest.raises(ValueError, match="same num_bins"):
     _ = ten + five
-  assert np.isnan(ten.metrics()["loss"])
+  assert np.isnan(ten.metrics()["nll"])
   logits, labels = synthetic()
   with pytest.raises(ValueError, match="where has shape"):
     calibration.tally(logits, labels, where=np.ones(3, bool))
@@ -665,7 +673,7 @@ def test_a_class_without_images(name):
 
 @pytest.mark.mostly_slow(5)
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "uint32"])
-@pytest.mark.parametrize("name", ["brier_score", "classwise_ece", "accuracy"])
+@pytest.mark.parametrize("name", ["brier", "classwise_ece", "accuracy"])
 def test_labels_of_any_width(name, dtype):
   """More classes than the labels' type can count."""
   logits = np.random.default_rng(0).normal(size=(100, 300)).astype(np.float32)
@@ -739,7 +747,7 @@ def test_impossible_classes():
   labels = jnp.array([1, 1])
   without = calibration.evaluate(logits[:, :2], labels)
   values = calibration.evaluate(logits, labels)
-  for key in ("top1", "loss", "ece", "brier", "entropy", "max_softmax"):
+  for key in ("accuracy", "nll", "ece", "brier", "entropy", "max_softmax"):
     assert_close(values[key], without[key])
   assert calibration.nll(logits, jnp.array([1, 2])) == np.inf
   assert np.isnan(calibration.aurc(-logits, labels))  # as all others
@@ -764,10 +772,10 @@ def test_input_that_makes_no_sense():
     calibration.ece(logits, labels[1:])
   with pytest.raises(ValueError, match=r"one-hot.*argmax"):
     calibration.nll(logits, np.eye(10, dtype=int)[labels])
-  with pytest.raises(ValueError, match="at least one image and two classes"):
+  with pytest.raises(ValueError, match="at least one example and two classes"):
     calibration.evaluate(logits[:0], labels[:0])
   with pytest.raises(ValueError, match="two classes"):
-    calibration.accuracy(logits[:, :1], labels * 0)
+    calibration.accuracy(logits[:, :0], labels)
   with pytest.raises(TypeError, match="labels must be integers.*float32"):
     calibration.nll(logits, labels.astype(np.float32))
   with pytest.raises(TypeError, match="real numbers.*complex64"):
@@ -790,6 +798,330 @@ def test_input_that_makes_no_sense():
     calibration.ece(logits, labels, binning="height")
   with pytest.raises(ValueError, match="bandwidth is 2.*0.001 to 1"):
     calibration.smooth_ece(logits, labels, 2.0)
+
+
+# Metrics of the ranks, and decompositions.
+
+
+def log_odds64(logits):
+  top = np.sort(np.asarray(logits, np.float64), axis=1)
+  return top[:, -1] - special.logsumexp(top[:, :-1], axis=1)
+
+
+def gaps64(probability, outcome, num_bins=10):
+  """By SciPy: counts and gaps of bins of equal width."""
+  edges = np.linspace(0, 1, num_bins + 1)
+  sums = stats.binned_statistic(
+    probability, [probability, outcome], "sum", edges
+  )
+  count = stats.binned_statistic(probability, None, "count", edges).statistic
+  confidence, right = sums.statistic
+  return count, (confidence - right) / np.maximum(count, 1)
+
+
+def test_top_k_ece():
+  logits, labels = synthetic()
+  p = softmax64(logits)
+  order = np.argsort(-p, axis=1)
+  for k in (2, 5):
+    within = np.take_along_axis(p, order[:, :k], axis=1).sum(axis=1)
+    inside = (order[:, :k] == labels[:, None]).any(axis=1)
+    count, gap = gaps64(within, inside)
+    expected = np.sum(count * np.abs(gap)) / len(labels)
+    assert_close(calibration.top_k_ece(logits, labels, k), expected)
+  one = calibration.top_k_ece(logits, labels, 1)
+  assert_close(one, calibration.ece(logits, labels))
+  # All classes together are certain, and right.
+  assert_close(calibration.top_k_ece(logits, labels, 10), 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("threshold", [0.01, 0.3])
+def test_classwise_ece_with_a_threshold(threshold):
+  logits, labels = synthetic()
+  p = softmax64(logits)
+  errors, masses = [], []
+  for c in range(10):
+    keep = p[:, c] >= threshold
+    own = labels[keep] == c
+    count, gap = gaps64(p[keep, c], own)
+    errors.append(np.sum(count * np.abs(gap)) / keep.sum())
+    utils = uncertainty_calibration.utils
+    pairs = list(zip(p[keep, c], own.astype(float), strict=True))
+    bins = utils.bin(pairs, utils.get_equal_bins(list(p[keep, c]), 10))
+    masses.append(utils.plugin_ce(bins, power=1))
+  options = {"threshold": threshold}
+  actual = calibration.classwise_ece(logits, labels, **options)
+  assert_close(actual, np.mean(errors))
+  actual = calibration.classwise_ece(logits, labels, 10, "mass", **options)
+  assert_close(actual, np.mean(masses), rtol=2e-6)
+  # Of classes that never get there, nothing is known.
+  assert np.isnan(calibration.classwise_ece(0 * logits, labels, **options)) == (
+    threshold > 0.1
+  )
+  with pytest.raises(ValueError, match="threshold is 1.0.*below 1"):
+    calibration.classwise_ece(logits, labels, threshold=1.0)
+
+
+def test_rms_calibration_error(data):
+  logits, labels = data
+  confidence, correct = confidence64(logits, labels)
+  count, gap = gaps64(confidence, correct)
+  expected = np.sqrt(np.sum(count * gap**2) / len(labels))
+  assert_close(calibration.rms_calibration_error(logits, labels), expected)
+  utils = uncertainty_calibration.utils
+  pairs = list(zip(confidence, correct.astype(float), strict=True))
+  bins = utils.bin(pairs, utils.get_equal_bins(list(confidence), 10))
+  actual = calibration.rms_calibration_error(logits, labels, 10, "mass")
+  assert_close(actual, utils.plugin_ce(bins, power=2))
+
+
+def test_ks_calibration_error(data):
+  logits, labels = data
+  # In float32, so that equal confidences are equal in both.
+  confidence = np.asarray(jax.nn.softmax(logits)).max(axis=1)
+  confidence = confidence.astype(np.float64)
+  residual = (logits.argmax(axis=1) == labels) - confidence
+  _, group = np.unique(confidence, return_inverse=True)
+  gaps = np.cumsum(np.bincount(group, residual)) / len(labels)
+  expected = np.abs(gaps).max()
+  actual = calibration.ks_calibration_error(logits, labels)
+  assert_close(actual, expected, rtol=2e-6)
+
+
+def test_ks_calibration_error_of_equal_confidences():
+  logits = jnp.tile(jnp.array([[2.0, 0.0]]), (6, 1))
+  labels = jnp.array([0, 1, 0, 1, 0, 1])
+  gap = calibration.max_softmax(logits) - 0.5
+  assert_close(calibration.ks_calibration_error(logits, labels), gap)
+
+
+@pytest.mark.parametrize("coverage", [0.05, 0.7, 1.0])
+def test_selective_risk(coverage):
+  logits, labels = synthetic()
+  wrong = logits.argmax(axis=1) != labels
+  order = np.argsort(-log_odds64(logits), kind="stable")
+  kept = wrong[order][: round(coverage * len(labels))]
+  actual = calibration.selective_risk(logits, labels, coverage)
+  assert_close(actual, kept.mean())
+
+
+def test_selective_risk_of_whole_examples():
+  # 0.7 · 10 is a little above 7 in floats.
+  logits = jnp.stack([jnp.arange(10.0, 0.0, -1.0), jnp.zeros(10)], axis=1)
+  labels = jnp.array([0] * 7 + [1] * 3)
+  assert calibration.selective_risk(logits, labels, 0.7) == 0
+  assert_close(calibration.selective_risk(logits, labels, 0.71), 1 / 8)
+  # Those of equal confidence count as if in random order.
+  equal = calibration.selective_risk(0 * logits, labels, 0.5)
+  assert_close(equal, 0.3)
+  for coverage in (0, 1.1, -1):
+    with pytest.raises(ValueError, match=f"coverage is {coverage}"):
+      calibration.selective_risk(logits, labels, coverage)
+
+
+def test_auroc(data):
+  logits, labels = data
+  correct = logits.argmax(axis=1) == labels
+  expected = metrics.roc_auc_score(correct, log_odds64(logits))
+  assert_close(calibration.auroc(logits, labels), expected, rtol=2e-6)
+  tied = np.round(logits, 0)
+  correct = tied.argmax(axis=1) == labels
+  # Rounded, for sums of the same numbers to be equal in another order.
+  expected = metrics.roc_auc_score(correct, np.round(log_odds64(tied), 5))
+  actual = calibration.auroc(tied, labels)
+  assert_close(actual, expected, rtol=2e-4)
+
+
+def test_auroc_of_no_errors_is_nan():
+  logits, _ = synthetic()
+  assert np.isnan(calibration.auroc(logits, logits.argmax(axis=1)))
+  assert np.isnan(calibration.auroc(logits, logits.argmin(axis=1)))
+
+
+def test_brier_decomposition():
+  """With one probability in each bin, refinement is the recalibrated score."""
+  random = np.random.default_rng(0)
+  kinds = np.array([[0.72, 0.25, 0.03], [0.15, 0.64, 0.21], [0.4, 0.08, 0.52]])
+  truth = np.array([[0.5, 0.3, 0.2], [0.3, 0.4, 0.3], [0.3, 0.1, 0.6]])
+  kind = random.integers(0, 3, size=500)
+  labels = np.array([random.choice(3, p=truth[k]) for k in kind])
+  logits = np.log(kinds[kind]).astype(np.float32)
+  refinement = 0.0
+  for c in range(3):
+    own = labels == c
+    frequency = np.array([own[kind == k].mean() for k in range(3)])
+    refinement += metrics.brier_score_loss(own, frequency[kind])
+  parts = calibration.brier_decomposition(logits, labels)
+  assert_close(parts.refinement, refinement, rtol=2e-6)
+  assert_close(sum(parts), calibration.brier(logits, labels))
+
+
+def test_decompositions_add_up_and_are_not_negative(data):
+  logits, labels = data
+  for score, decompose in (
+    (calibration.brier, calibration.brier_decomposition),
+    (calibration.nll, calibration.nll_decomposition),
+  ):
+    parts = decompose(logits, labels)
+    assert_close(sum(parts), score(logits, labels))
+    assert min(parts) >= -1e-6
+
+
+def test_nll_decomposition():
+  logits, labels = synthetic()
+
+  def loss(log_t):
+    p = softmax64(logits.astype(np.float64) / np.exp(log_t))
+    return metrics.log_loss(labels, p, labels=np.arange(10))
+
+  best = optimize.minimize_scalar(loss, bracket=(0, 1), tol=1e-10).fun
+  parts = calibration.nll_decomposition(logits, labels)
+  assert_close(parts.refinement, best)
+  calibrated = logits / calibration.fit_temperature(logits, labels)
+  parts = calibration.nll_decomposition(calibrated, labels)
+  assert_close(parts.calibration, 0, atol=1e-6)
+
+
+# What people have in the place of logits and integer labels.
+
+
+def test_probabilities_are_no_logits():
+  logits, labels = synthetic()
+  p = np.asarray(jax.nn.softmax(logits))
+  for shown in (p, p.astype(np.float64), jnp.asarray(p), p.round(3)):
+    with pytest.raises(ValueError, match=r"from_probabilities\(prob"):
+      calibration.ece(shown, labels)
+  with pytest.raises(ValueError, match="look like probabilities"):
+    calibration.evaluate(p, labels)
+  with pytest.raises(ValueError, match="look like probabilities"):
+    calibration.reliability(p, labels)
+  # As the message says, for logits that happen to look so.
+  expected = calibration.ece(p - 1, labels)
+  assert_close(jax.jit(calibration.ece)(p, labels), expected)
+  one_row = np.arange(len(p))[:, None] == 17
+  calibration.ece(p + one_row, labels)  # one row that is none will do
+
+
+def test_from_probabilities(data):
+  logits, labels = data
+  p = softmax64(logits)
+  own = calibration.from_probabilities(p)
+  assert own.dtype == jnp.float32 and np.all(np.isfinite(own))
+  for name in ("accuracy", "ece", "brier", "entropy"):
+    metric = METRICS[name]
+    assert_close(metric(own, labels), metric(logits, labels), atol=1e-6)
+  assert np.isfinite(calibration.max_logit(own))
+  assert np.isfinite(calibration.logit_variance(own))
+  traced = jax.jit(calibration.from_probabilities)(p.astype(np.float32))
+  assert_close(jax.nn.softmax(traced), p, atol=1e-6)
+
+
+def test_from_probabilities_of_zero():
+  p = np.array([[1.0, 0.0], [0.25, 0.75]])
+  for dtype, loss in ((np.float32, 87.34), (np.float64, 708.4)):
+    logits = calibration.from_probabilities(p.astype(dtype))
+    actual = calibration.nll(logits, np.array([1, 1]))
+    assert_close(actual, (loss - np.log(0.75)) / 2, rtol=1e-4)
+    assert calibration.nll(logits[:1], np.array([0])) == 0
+
+
+class Tensor:
+  """Like a tensor of another framework: no array, but it can become one."""
+
+  def __init__(self, array):
+    self.array = array
+
+  def __array__(self, dtype=None, copy=None):
+    return np.asarray(self.array, dtype)
+
+
+def test_tensors_of_other_frameworks():
+  logits, labels = synthetic()
+  expected = calibration.nll(logits, labels)
+  assert calibration.nll(Tensor(logits), Tensor(labels)) == expected
+  p = Tensor(np.asarray(jax.nn.softmax(logits)))
+  assert_close(
+    calibration.nll(calibration.from_probabilities(p), labels), expected
+  )
+  with pytest.raises(ValueError, match="from_probabilities"):
+    calibration.nll(p, labels)
+
+
+def test_two_classes_in_one_column():
+  logits, labels = synthetic(2, 1.0)
+  z = logits[:, 1] - logits[:, 0]
+  score = special.expit(z.astype(np.float64))
+  for name in ("accuracy", "nll", "ece", "classwise_ece", "auroc"):
+    expected = METRICS[name](logits, labels)
+    assert_close(METRICS[name](z, labels), expected, rtol=3e-6)
+    assert_close(METRICS[name](z[:, None], labels == 1), expected, rtol=3e-6)
+    for shown in (score, score[:, None]):
+      own = calibration.from_probabilities(shown)
+      assert_close(METRICS[name](own, labels), expected, rtol=3e-6)
+  assert_close(jax.jit(calibration.nll)(z, labels), calibration.nll(z, labels))
+  with pytest.raises(ValueError, match="each row is from 0 to 1.*np.stack"):
+    calibration.nll(score, labels)
+  # Of the second class's probability, by scikit-learn.
+  expected = metrics.log_loss(labels, score)
+  assert_close(calibration.nll(z, labels), expected)
+
+
+@pytest.mark.parametrize(
+  ("p", "message"),
+  [
+    ([[0.5, 0.5], [0.9, 0.2]], r"probabilities\[1\] sums to 1.1.*keepdims"),
+    ([[0.5, 0.5], [1.2, -0.2]], r"probabilities\[1, 0\] is 1.2.*as they are"),
+    ([[0.5, 0.5], [np.nan, 0.5]], r"probabilities\[1, 0\] is nan.*Leave"),
+    ([0.5, 3.0], r"probabilities\[1\] is 3.*from 0 to 1"),
+    (np.zeros((0, 3)), "there is nothing"),
+  ],
+)
+def test_what_are_no_probabilities(p, message):
+  with pytest.raises(ValueError, match=message):
+    calibration.from_probabilities(np.array(p))
+
+
+def test_what_are_no_numbers():
+  with pytest.raises(TypeError, match="real numbers"):
+    calibration.from_probabilities(np.array([[1j, 0]]))
+
+
+def test_labels_as_people_have_them():
+  logits, labels = synthetic(2, 1.0)
+  expected = calibration.nll(logits, labels)
+  assert calibration.nll(logits, labels.astype(bool)) == expected
+  assert calibration.nll(logits, labels.tolist()) == expected
+  names = np.array(["cat", "dog"])
+  strings = names[labels]
+  for shown in (strings, strings.astype(object), strings.tolist()):
+    with pytest.raises(TypeError, match="'(cat|dog)'.*labels = (.*) for y in"):
+      calibration.nll(logits, shown)
+  # The line of the message.
+  classes = names
+  again = [list(classes).index(y) for y in strings]
+  assert calibration.nll(logits, again) == expected
+  with pytest.raises(ValueError, match=r"Use labels\[:, 0\]"):
+    calibration.nll(logits, labels[:, None])
+  with pytest.raises(TypeError, match=r"float64.*labels.astype\(int\)"):
+    calibration.nll(logits, labels.astype(float))
+  three, its_labels = synthetic()
+  with pytest.raises(TypeError, match="bool"):
+    calibration.nll(three, its_labels > 3)
+
+
+def test_arguments_that_were_meant():
+  logits, labels = synthetic()
+  for metric in (
+    calibration.ece,
+    calibration.reliability,
+    calibration.evaluate,
+  ):
+    with pytest.raises(TypeError, match="'bins': did you mean num_bins"):
+      metric(logits, labels, bins=15)
+  with pytest.raises(TypeError, match="accuracy has no argument 'top': .*k"):
+    calibration.accuracy(logits, labels, top=5)
+  with pytest.raises(TypeError, match="'x'.*leave it out"):
+    calibration.nll(logits, labels, x=5)
 
 
 # Invariants.
@@ -832,15 +1164,23 @@ def test_the_order_of_images_does_not_matter(name, drawn, random):
 def test_ranges(drawn):
   logits, labels = draw(*drawn)
   values = {name: float(m(logits, labels)) for name, m in METRICS.items()}
-  for name in ("accuracy", "ece", "mce", "classwise_ece", "smooth_ece", "aurc"):
+  in_unit = ("accuracy", "ece", "mce", "classwise_ece", "smooth_ece", "aurc")
+  in_unit += ("top_k_ece", "ks_calibration_error", "selective_risk")
+  for name in in_unit:
     assert -1e-6 <= values[name] <= 1 + 1e-6, name
-  assert 0 <= values["brier_score"] <= 2 + 1e-6
+  assert 0 <= values["brier"] <= 2 + 1e-6
   assert -1e-6 <= values["entropy"] <= np.log(4) + 1e-6
   assert 0.25 - 1e-6 <= values["max_softmax"] <= 1
-  assert values["ece"] <= values["mce"] + 1e-6
+  rms = values["rms_calibration_error"]
+  assert values["ece"] <= rms + 1e-6 <= values["mce"] + 2e-6
   assert values["debiased_ece"] <= values["ece"] + 1e-6
   gap = abs(values["accuracy"] - values["max_softmax"])
   assert gap <= values["ece"] + 1e-6
+  assert gap <= values["ks_calibration_error"] + 1e-6
+  for name in ("brier", "nll"):
+    parts = getattr(calibration, f"{name}_decomposition")(logits, labels)
+    assert min(parts) >= -1e-6
+    assert_close(sum(parts), values[name], rtol=1e-5)
   if not np.isnan(values["confidence_correlation"]):
     assert abs(values["confidence_correlation"]) <= 1 + 1e-5
 

@@ -1,6 +1,7 @@
 """What is drawn, read back from the figures; not pixels."""
 
 import builtins
+import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
@@ -105,6 +106,34 @@ def test_reliability_of_seeds_has_a_band():
     "accuracy, all bins",
     "confidence, all bins",
   ]
+
+
+@pytest.mark.parametrize("panels", [1, 2, 3])
+def test_the_legend_fits(panels):
+  bins = {f"model {i}": reliabilities(3) for i in range(panels)}
+  figure = plots.reliability_diagram(bins)
+  figure.draw_without_rendering()
+  (legend,) = figure.legends
+  box = legend.get_window_extent()
+  assert box.x0 >= 0 and box.x1 <= figure.bbox.width
+  assert box.y0 >= 0
+
+
+def test_reliability_without_a_softmax():
+  logits, labels = networks()
+  logits[0, 7] = np.nan
+  bins = calibration.reliability(logits[0], labels)
+  with pytest.raises(ValueError, match="NaN in it.*Leave that row out"):
+    plots.reliability_diagram(bins)
+
+
+def test_svg_has_no_background():
+  figure = plots.reliability_diagram(reliabilities())
+  text = plots.svg(figure)
+  ElementTree.fromstring(text)
+  background = re.search(r'<g id="patch_1">.*?</g>', text, re.DOTALL)
+  assert background is None or "fill: none" in background[0]
+  assert plots.svg(figure) == text
 
 
 def test_severity_curves():
@@ -318,7 +347,7 @@ def test_input_that_makes_no_sense():
       plots.temperature_curve(logits, labels, temperatures=temperatures)
   with pytest.raises(ValueError, match="The loss of SGD is not finite"):
     plots.temperature_curve({"SGD": np.nan * logits}, labels)
-  with pytest.raises(ValueError, match="no images"):
+  with pytest.raises(ValueError, match="no examples"):
     zero = jax.tree.map(
       jnp.zeros_like, calibration.reliability(logits[0], labels)
     )

@@ -1,5 +1,7 @@
 """Temperature, vector scaling, isotonic regression and splits."""
 
+import functools
+
 from hypothesis import given
 from hypothesis import strategies as st
 import jax
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special
 from sklearn.isotonic import IsotonicRegression
+import statsmodels.api as statsmodels
 
 from orthograd_optax import calibration
 
@@ -250,6 +253,158 @@ def test_isotonic_refuses():
   logits[3, 0] = np.nan
   with pytest.raises(ValueError, match="NaN"):
     calibration.isotonic(logits, labels)
+
+
+# Recalibrators as objects.
+
+METHODS = ("temperature", "platt", "vector", "isotonic")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fit_save_load_export(method, tmp_path):
+  logits, labels = overconfident(classes=5)
+  recalibrate = calibration.fit(logits, labels, method)
+  assert isinstance(recalibrate, calibration.Recalibrator)
+  assert recalibrate.method == method
+  expected = recalibrate(logits)
+  # At serving time: within a program, as one, and as what one is given.
+  for jitted in (
+    jax.jit(recalibrate),
+    jax.jit(lambda z: recalibrate(z)),
+    functools.partial(jax.jit(lambda f, z: f(z)), recalibrate),
+  ):
+    assert_mostly_close(jitted(logits), expected)
+  path = tmp_path / "recalibrator.json"
+  assert recalibrate.save(path) == path
+  again = calibration.load(str(path))
+  assert type(again) is type(recalibrate)
+  np.testing.assert_array_equal(again(logits), expected)
+  serve = recalibrate.export()
+  p = serve(logits)
+  assert type(p) is np.ndarray and p.dtype == np.float64
+  np.testing.assert_allclose(p.sum(axis=1), 1)
+  assert_mostly_close(p, jax.nn.softmax(expected))
+  assert_mostly_close(serve(logits.reshape(10, 100, 5)).reshape(1000, 5), p)
+
+
+def assert_mostly_close(actual, expected):
+  """An isotonic fit is steep: where a probability is rounded, it may jump."""
+  off = ~np.isclose(actual, expected, rtol=1e-4, atol=1e-5)
+  assert off.mean() < 0.002
+
+
+def test_fit_is_what_the_functions_fit():
+  logits, labels = overconfident(classes=5)
+  fit = functools.partial(calibration.fit, logits, labels)
+  temperature = calibration.fit_temperature(logits, labels)
+  assert fit("temperature").temperature == temperature
+  assert fit().temperature == temperature
+  vector = calibration.vector_scaling(logits, labels)
+  np.testing.assert_array_equal(fit("vector").scale, vector.scale)
+  with pytest.raises(ValueError, match="'beta', but must be one of 'temp"):
+    fit("beta")
+  with pytest.raises(TypeError, match="'methods': did you mean method"):
+    calibration.fit(logits, labels, methods="vector")
+
+
+@pytest.mark.parametrize("scale", [0.1, 5.0])
+def test_platt_is_a_logistic_regression(scale):
+  """Of the difference of two logits, by statsmodels."""
+  random = np.random.default_rng(0)
+  z = random.normal(size=1000)
+  labels = (random.logistic(size=1000) < 1.7 * z - 0.6).astype(int)
+  z = (scale * z).astype(np.float32)
+  fitted = statsmodels.Logit(
+    labels, statsmodels.add_constant(z.astype(np.float64))
+  ).fit(disp=0, tol=1e-12)
+  recalibrate = calibration.fit(z, labels, "platt")
+  bias = recalibrate.bias[1] - recalibrate.bias[0]
+  np.testing.assert_allclose(
+    [bias, recalibrate.scale[1]], fitted.params, rtol=1e-3, atol=1e-3
+  )
+  expected = fitted.predict()
+  p = jax.nn.softmax(recalibrate(z[:, None]))
+  np.testing.assert_allclose(p[:, 1], expected, atol=2e-4)
+  served = recalibrate.export()(z[:, None])
+  np.testing.assert_allclose(served[:, 1], expected, atol=2e-4)
+
+
+def test_platt_has_one_scale_and_beats_a_temperature():
+  logits, labels = overconfident(classes=5)
+  shifted = logits + np.float32([[2, 0, 0, -1, 0]])
+  platt = calibration.fit(shifted, labels, "platt")
+  assert np.ptp(platt.scale) == 0
+  vector = calibration.fit(shifted, labels, "vector")
+  temperature = calibration.fit(shifted, labels)
+  losses = [nll64(f(shifted), labels) for f in (vector, platt, temperature)]
+  assert losses[0] <= losses[1] + 1e-6 < losses[2]
+  # The shift is known to be undone.
+  expected = -np.array([2, 0, 0, -1, 0]) / 2.5
+  bias = platt.bias - platt.bias.mean()
+  np.testing.assert_allclose(bias, expected - expected.mean(), atol=0.4)
+
+
+def test_one_column_is_two_classes():
+  logits, labels = overconfident(classes=2)
+  z = logits[:, 1:] - logits[:, :1]
+  both = np.concatenate([0 * z, z], axis=1)
+  for method in METHODS:
+    recalibrate = calibration.fit(both, labels, method)
+    expected = recalibrate(both)
+    np.testing.assert_array_equal(recalibrate(z), expected)
+    assert_mostly_close(recalibrate.export()(z), jax.nn.softmax(expected))
+
+
+def test_isotonic_keeps_few_knots():
+  logits, labels = overconfident(images=8000, classes=3)
+  fitted = calibration.isotonic(logits, labels)
+  assert fitted.probability.shape[1] < 400
+
+
+@given(st.floats(2.0**-99, 2.0**99, width=32), st.integers(0, 2**32 - 1))
+def test_saved_numbers_are_the_same(tmp_path, temperature, seed):
+  scale, bias = np.random.default_rng(seed).normal(size=(2, 4))
+  scale, bias = scale.astype(np.float32), (1e-9 * bias).astype(np.float32)
+  for saved in (
+    calibration.Temperature(jnp.float32(temperature)),
+    calibration.VectorScaling(jnp.asarray(scale), jnp.asarray(bias)),
+  ):
+    loaded = calibration.load(saved.save(tmp_path / "x.json"))
+    same = jax.tree.map(np.array_equal, saved, loaded)
+    assert all(jax.tree.leaves(same))
+
+
+@pytest.mark.parametrize(
+  "content",
+  [
+    "",
+    "{}",
+    "[1]",
+    '{"format": "orthograd-optax recalibrator", "method": "beta"}',
+    '{"format": "orthograd-optax recalibrator", "method": "temperature", '
+    '"dtype": "float32", "scale": 1.0}',
+    '{"format": "orthograd-optax recalibrator", "method": "temperature", '
+    '"dtype": "object", "temperature": 1.0}',
+    b"\xff\xfe",
+  ],
+)
+def test_load_refuses(content, tmp_path):
+  path = tmp_path / "x.json"
+  path.write_bytes(content if isinstance(content, bytes) else content.encode())
+  with pytest.raises(ValueError, match="x.json is no file of a recalibrator"):
+    calibration.load(path)
+
+
+def test_save_refuses_and_leaves_what_was_there(tmp_path):
+  path = tmp_path / "x.json"
+  calibration.Temperature(jnp.float32(2)).save(path)
+  before = path.read_bytes()
+  with pytest.raises(ValueError, match="temperature.*not finite"):
+    calibration.Temperature(jnp.float32(np.nan)).save(path)
+  assert path.read_bytes() == before
+  assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
+  with pytest.raises(OSError, match="nowhere"):
+    calibration.Temperature(jnp.float32(2)).save(tmp_path / "nowhere" / "x")
 
 
 # Splits.

@@ -528,3 +528,12 @@ def test_tables_that_make_no_sense():
     stats.compare_table({}, {})
   with pytest.raises(ValueError, match=r"^loss: a\[0\] is nan"):
     stats.compare_table({"loss": [np.nan, 1.0]}, {"loss": [1.0, 2.0]})
+
+
+def test_verdicts_need_five_runs():
+  low, high = [1.0, 1.1, 0.9, 1.05, 0.95], [2.0, 2.1, 1.9, 2.05, 1.95]
+  assert stats.compare(high, low).verdict == "the first is higher"
+  assert stats.compare(low, high, paired=True).verdict == "the second is higher"
+  assert stats.compare(low, low[::-1]).verdict == "no difference shown"
+  few = stats.compare(high[:4], low)
+  assert few.verdict == "" and few.p < 1e-4

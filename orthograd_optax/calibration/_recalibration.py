@@ -1,7 +1,6 @@
 """Calibration after training: temperature, vector scaling, isotonic."""
 
-import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jax.core import Tracer
@@ -10,12 +9,73 @@ import numpy as np
 import optax
 from scipy.optimize import isotonic_regression
 
-from orthograd_optax import _logits
+from orthograd_optax.calibration import _inputs
+from orthograd_optax.calibration._recalibrators import (
+  Isotonic,
+  Platt,
+  Recalibrator,
+  Temperature,
+  VectorScaling,
+)
+
+Method = Literal["temperature", "vector", "isotonic", "platt"]
 
 _COLDEST, _HOTTEST = 1e-8, 1e8
 
 
-@_logits.checked()
+@_inputs.suggesting
+def fit(
+  logits: Any, labels: Any, method: Method = "temperature"
+) -> Recalibrator:
+  """Fits a recalibrator: a function from logits to calibrated logits.
+
+  Fit it on examples that the model was not trained on, and judge it on others
+  again: see :func:`split`. Start with a temperature. The other methods can say
+  more, need more examples, and can change predictions.
+
+  Args:
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+    method: ``"temperature"``, one number, :func:`fit_temperature`; ``"platt"``,
+      a temperature and an intercept for each class, which for two classes is
+      Platt scaling; ``"vector"``, a scale and an intercept for each class,
+      :func:`vector_scaling`; ``"isotonic"``, :func:`isotonic`.
+
+  Returns:
+    A :class:`Recalibrator`, to call with logits, inside ``jax.jit`` or not, to
+    ``save`` as JSON and to ``export`` as a function of NumPy arrays.
+
+  Examples:
+    >>> import jax, jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (10_000, 10))
+    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
+    >>> fit, test = calibration.split(labels)
+    >>> recalibrate = calibration.fit(logits[fit], labels[fit])
+    >>> print(f"{recalibrate.temperature:.2f}")
+    2.55
+    >>> serve = jax.jit(lambda z: jax.nn.softmax(recalibrate(z)))
+    >>> print(f"{calibration.ece(recalibrate(logits[test]), labels[test]):.2f}")
+    0.02
+
+  References:
+    Platt, Probabilistic Outputs for Support Vector Machines, 1999
+
+    Alexandari et al, `Maximum Likelihood with Bias-Corrected Calibration
+    <https://arxiv.org/abs/1901.06852>`_, 2020 (a temperature with intercepts)
+  """
+  if method == "temperature":
+    return Temperature(fit_temperature(logits, labels))
+  fits = {"vector": vector_scaling, "isotonic": isotonic, "platt": _platt}
+  if method not in fits:
+    raise ValueError(
+      f"method is {method!r}, but must be one of 'temperature', "
+      f"{', '.join(map(repr, fits))}."
+    )
+  return fits[method](logits, labels)
+
+
+@_inputs.checked()
 def fit_temperature(logits: Any, labels: Any) -> jax.Array:
   r"""The temperature at which the logits have the least loss.
 
@@ -27,21 +87,22 @@ def fit_temperature(logits: Any, labels: Any) -> jax.Array:
   from 1e-8 to 1e8 until floats end. Apply it as ``logits / temperature``, which
   leaves every prediction as it was.
 
-  To judge it, take other images than those it was fitted to: see :func:`split`.
+  To judge it, take other examples than those it was fitted to: see
+  :func:`split`.
   As a result of bisection it is a constant to ``jax.grad``. In float32 it is
   good to 1e-6, unless the logits say next to nothing about the labels.
 
   Args:
-    logits: array of shape (images, classes).
-    labels: integer array of shape (images,).
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
 
   Returns:
     A positive number. It is 1e-8 if the loss falls all the way down to it: as a
-    rule because no image has a logit above its label's; such data are
+    rule because no example has a logit above its label's; such data are
     separable, and say nothing about how sure to be. It is 1e8 if the loss falls
     all the way up to it: as a rule because the logits tell nothing about the
     labels, or the opposite. It is 1 if it makes no difference, all logits of
-    each image being equal, and NaN if the loss is not finite at any T.
+    each example being equal, and NaN if the loss is not finite at any T.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -83,27 +144,7 @@ def fit_temperature(logits: Any, labels: Any) -> jax.Array:
   return jnp.where(jnp.any(own == -jnp.inf), jnp.nan, temperature)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class VectorScaling:
-  """Calibrates logits as ``scale * logits + bias``.
-
-  Attributes:
-    scale: array of shape (classes,).
-    bias: array of shape (classes,), of mean zero.
-  """
-
-  scale: jax.Array
-  bias: jax.Array
-
-  def __call__(self, logits: Any) -> jax.Array:
-    """Calibrated logits, of the same shape, (..., classes)."""
-    logits = _check_classes(logits, self.scale.shape[-1])
-    shape = (1,) * (logits.ndim - 1) + self.scale.shape
-    return logits * self.scale.reshape(shape) + self.bias.reshape(shape)
-
-
-@_logits.checked()
+@_inputs.checked()
 def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
   """Fits a scale and a bias for each class, where a temperature is one scale.
 
@@ -111,8 +152,8 @@ def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
   temperature, they can change predictions.
 
   Args:
-    logits: array of shape (images, classes).
-    labels: integer array of shape (images,).
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
 
   Returns:
     A :class:`VectorScaling`, to call with logits. If the data can be separated
@@ -133,22 +174,34 @@ def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
     Guo et al, `On Calibration of Modern Neural Networks
     <https://arxiv.org/abs/1706.04599>`_, 2017
   """
+  return VectorScaling(*_affine(logits, labels, (logits.shape[1],)))
+
+
+@_inputs.checked()
+def _platt(logits: Any, labels: Any) -> Platt:
+  scale, bias = _affine(logits, labels, (1,))
+  return Platt(jnp.broadcast_to(scale, bias.shape), bias)
+
+
+def _affine(logits, labels, scales: tuple[int]) -> tuple[jax.Array, jax.Array]:
+  """The scales, so many, and biases of the least loss, by L-BFGS."""
   size = jnp.std(logits)
   unit = logits / jnp.where(size > 0, size, 1)
 
-  def loss(scaling: Any):
-    return jnp.mean(_logits.loss(scaling(unit), labels))
+  def loss(parameters):
+    scale, bias = parameters
+    return jnp.mean(_inputs.nll(unit * scale[None] + bias[None], labels))
 
   optimizer = optax.lbfgs()
   value_and_grad = optax.value_and_grad_from_state(loss)
 
   def step(carry):
-    scaling, state = carry
-    value, grad = value_and_grad(scaling, state=state)
+    parameters, state = carry
+    value, grad = value_and_grad(parameters, state=state)
     updates, state = optimizer.update(
-      grad, state, scaling, value=value, grad=grad, value_fn=loss
+      grad, state, parameters, value=value, grad=grad, value_fn=loss
     )
-    return optax.apply_updates(scaling, updates), state
+    return optax.apply_updates(parameters, updates), state
 
   def goes_on(carry):
     state = carry[1]
@@ -157,56 +210,25 @@ def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
     flat = 10 * jnp.finfo(unit.dtype).eps
     return (count == 0) | ((count < 200) & (slope > flat))
 
-  classes = logits.shape[1]
-  start: Any = VectorScaling(
-    jnp.ones(classes, unit.dtype), jnp.zeros(classes, unit.dtype)
-  )
-  scaling: Any
-  scaling, _ = jax.lax.while_loop(goes_on, step, (start, optimizer.init(start)))
-  return VectorScaling(
-    scaling.scale / jnp.where(size > 0, size, 1),
-    scaling.bias - jnp.mean(scaling.bias),
-  )
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Isotonic:
-  """Calibrates by a non-decreasing function of each class's probability.
-
-  Attributes:
-    probability: array of shape (classes, images), of probabilities in ascending
-      order.
-    calibrated: array of that shape, of what they become.
-  """
-
-  probability: jax.Array
-  calibrated: jax.Array
-
-  def __call__(self, logits: Any) -> jax.Array:
-    """Calibrated log-probabilities, of the same shape, (..., classes)."""
-    classes = self.probability.shape[0]
-    logits = _check_classes(logits, classes)
-    columns = jax.nn.softmax(logits).reshape(-1, classes)
-    interpolate = jax.vmap(jnp.interp, in_axes=(1, 0, 0), out_axes=1)
-    values = interpolate(columns, self.probability, self.calibrated)
-    log_values = jnp.log(values).reshape(logits.shape)
-    return jax.nn.log_softmax(log_values)
+  start = jnp.ones(scales, unit.dtype), jnp.zeros(logits.shape[1], unit.dtype)
+  found: Any = jax.lax.while_loop(goes_on, step, (start, optimizer.init(start)))
+  (scale, bias), _ = found
+  return scale / jnp.where(size > 0, size, 1), bias - jnp.mean(bias)
 
 
 def isotonic(logits: Any, labels: Any) -> Isotonic:
   """Fits a non-decreasing function of each class's probability.
 
   For class c, that is the isotonic regression of "the label is c" on the
-  softmax probability of c, linear between the images; then the classes'
+  softmax probability of c, linear between the examples; then the classes'
   probabilities are divided by their sum. It can change predictions, and needs
-  many images. Before that division no value is below half an image,
-  1 / (2 · images), so that the loss on other images is finite. The fit runs on
-  the host, not under ``jit``; what it returns does.
+  many examples. Before that division no value is below half an example,
+  1 / (2 · examples), so that the loss on other examples is finite. The fit runs
+  on the host, not under ``jit``; what it returns does.
 
   Args:
-    logits: array of shape (images, classes).
-    labels: integer array of shape (images,).
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
 
   Returns:
     An :class:`Isotonic`, to call with logits.
@@ -231,14 +253,14 @@ def isotonic(logits: Any, labels: Any) -> Isotonic:
       "isotonic fits on the host, not under jit or vmap: call it outside, and "
       "what it returns inside."
     )
-  logits, labels = _logits.check(logits, labels)
+  logits, labels = _inputs.check(logits, labels)
   probabilities = np.asarray(jax.nn.softmax(logits))
   if np.isnan(probabilities).any():
     raise ValueError(
       "logits has NaNs, which isotonic regression can't rank: leave those "
-      "images out."
+      "examples out."
     )
-  images, classes = probabilities.shape
+  examples, classes = probabilities.shape
   order = np.argsort(probabilities, axis=0, kind="stable")
   x = np.take_along_axis(probabilities, order, axis=0)
   y = np.asarray(labels)[order] == np.arange(classes)
@@ -248,39 +270,40 @@ def isotonic(logits: Any, labels: Any) -> Isotonic:
     _, start, weights = np.unique(column, return_index=True, return_counts=True)
     means = np.add.reduceat(outcomes.astype(float), start) / weights
     fit = isotonic_regression(means, weights=weights.astype(float)).x
-    fits.append(np.repeat(fit, weights))
-  calibrated = np.maximum(np.stack(fits), 1 / (2 * images))
-  return Isotonic(jnp.asarray(x.T), jnp.asarray(calibrated, logits.dtype))
-
-
-def _check_classes(logits, classes) -> jax.Array:
-  logits = jnp.asarray(logits)
-  if logits.shape[-1:] != (classes,):
-    raise ValueError(
-      f"logits has shape {logits.shape}, but this was fitted to {classes} "
-      "classes: the last axis must have as many."
-    )
-  return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    # Between two knots it is a line: those within one can go.
+    knots = np.ones(fit.size, bool)
+    knots[1:-1] = (fit[1:-1] != fit[:-2]) | (fit[1:-1] != fit[2:])
+    fits.append((column[start][knots], fit[knots]))
+  # As many knots for each class: the last one again does no harm.
+  longest = max(len(knots) for knots, _ in fits)
+  pad = lambda x: np.pad(x, (0, longest - len(x)), "edge")
+  probability, calibrated = (
+    np.stack([pad(part) for part in parts]) for parts in zip(*fits, strict=True)
+  )
+  calibrated = np.maximum(calibrated, 1 / (2 * examples))
+  return Isotonic(
+    jnp.asarray(probability), jnp.asarray(calibrated, logits.dtype)
+  )
 
 
 def split(
   labels: Any, fraction: float = 0.5, *, seed: int = 0, in_sample: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Images to fit on, and images to evaluate on.
+  """Examples to fit on, and examples to evaluate on.
 
   Each class is divided alike, at random. The split is the same on every
   platform and in every version.
 
   Args:
-    labels: integer array of shape (images,).
-    fraction: the share of images to fit on, between 0 and 1.
+    labels: integer array of shape (examples,).
+    fraction: the share of examples to fit on, between 0 and 1.
     seed: which of the random splits.
-    in_sample: fit *and* evaluate on all images, as the paper does. A
-      temperature, one number, overfits 10,000 images by next to nothing; the
+    in_sample: fit *and* evaluate on all examples, as the paper does. A
+      temperature, one number, overfits 10,000 examples by next to nothing; the
       other methods are flattered.
 
   Returns:
-    Two integer arrays, the images' indices in ascending order.
+    Two integer arrays, the examples' indices in ascending order.
 
   Examples:
     >>> import numpy as np
@@ -296,7 +319,7 @@ def split(
   if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
     raise ValueError(
       f"labels has shape {labels.shape} and dtype {labels.dtype}, but must be "
-      "integers of shape (images,)."
+      "integers of shape (examples,)."
     )
   everything = np.arange(labels.size)
   if in_sample:
@@ -304,19 +327,19 @@ def split(
   if not 0 < fraction < 1:
     raise ValueError(
       f"fraction is {fraction}, but must be between 0 and 1. To fit and "
-      "evaluate on the same images, say in_sample=True."
+      "evaluate on the same examples, say in_sample=True."
     )
   # Of NumPy's generators, the one whose stream is promised never to change.
   random = np.random.RandomState(seed)
   shuffled = random.permutation(labels.size)
   by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-  # Of the images in this order, take one whenever another whole one is due.
+  # Of the examples in this order, take one whenever another whole one is due.
   due = np.floor(fraction * (everything + 1) + 0.5)
   chosen = np.diff(due, prepend=np.floor(0.5)) > 0
   fit, test = np.sort(by_class[chosen]), np.sort(by_class[~chosen])
   if fit.size == 0 or test.size == 0:
     raise ValueError(
-      f"With fraction {fraction}, {labels.size} images leave {fit.size} to fit "
-      f"on and {test.size} to evaluate on: each needs one."
+      f"With fraction {fraction}, {labels.size} examples leave {fit.size} to "
+      f"fit on and {test.size} to evaluate on: each needs one."
     )
   return fit, test

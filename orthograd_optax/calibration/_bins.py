@@ -1,4 +1,4 @@
-"""Images in bins of confidence: reliability, and tallies that add up."""
+"""Examples in bins of confidence: reliability, and tallies that add up."""
 
 import collections
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from orthograd_optax import _logits
+from orthograd_optax.calibration import _inputs
 
 Binning = Literal["width", "mass"]
 
@@ -22,7 +22,7 @@ class Reliability:
   A leading axis, such as ``jax.vmap`` makes, stands for seeds.
 
   Attributes:
-    count: number of images whose confidence is in each bin.
+    count: number of examples whose confidence is in each bin.
     confidence: their mean confidence, and zero in an empty bin.
     accuracy: the share of them that is correct, and zero in an empty bin.
   """
@@ -32,12 +32,13 @@ class Reliability:
   accuracy: jax.Array
 
 
+@_inputs.suggesting
 def reliability(logits: Any, labels: Any, num_bins: int = 10) -> Reliability:
   """The data of a reliability diagram.
 
   Args:
-    logits: array of shape (images, classes).
-    labels: integer array of shape (images,).
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
     num_bins: number of bins, (lo, hi], of equal width.
 
   Returns:
@@ -58,14 +59,14 @@ def reliability(logits: Any, labels: Any, num_bins: int = 10) -> Reliability:
 def average_reliability(
   reliabilities: Reliability | Sequence[Reliability],
 ) -> Reliability:
-  """Merges the reliabilities of several seeds into that of all their images.
+  """Merges the reliabilities of several seeds into that of all their examples.
 
   Args:
     reliabilities: a sequence of them, or one with a leading axis.
 
   Returns:
-    A :class:`Reliability` in which each bin's mean is over its images, so that
-    a seed with few images in a bin has little say there.
+    A :class:`Reliability` in which each bin's mean is over its examples, so
+    that a seed with few examples in a bin has little say there.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -102,19 +103,19 @@ def average_reliability(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tally:
-  """Counts and sums over images, from which :func:`evaluate` follows.
+  """Counts and sums over examples, from which :func:`evaluate` follows.
 
-  Tallies of batches add up to the tally of all their images, with ``+`` or,
+  Tallies of batches add up to the tally of all their examples, with ``+`` or,
   over devices, with ``jax.lax.psum``: no logits need to be kept. Counts are
   exact, and ``+`` keeps what rounding takes from the sums, so that they stay as
   good as those of one batch, however many are added.
 
   Attributes:
-    count: number of images whose confidence is in each bin.
+    count: number of examples whose confidence is in each bin.
     correct: number of those that are correct.
-    top5: number of images whose label is among the five largest logits.
-    sums: sums over images of loss, Brier score, entropy, largest absolute logit
-      and logit variance, and, by bin, of s = (upper edge of the bin −
+    top5: number of examples whose label is among the five largest logits.
+    sums: sums over examples of NLL, Brier score, entropy, largest absolute
+      logit and logit variance, and, by bin, of s = (upper edge of the bin −
       confidence), s², and s of the correct ones.
     lost: what the sums lost to rounding when they were added.
   """
@@ -127,7 +128,7 @@ class Tally:
 
   @classmethod
   def empty(cls, num_bins: int = 10, dtype: Any = jnp.float32) -> "Tally":
-    """The tally of no images, to start a loop or a scan with.
+    """The tally of no examples, to start a loop or a scan with.
 
     Args:
       num_bins: as for :func:`tally`.
@@ -158,13 +159,13 @@ class Tally:
     return dataclasses.replace(plain, lost=lost)
 
   def reliability(self) -> Reliability:
-    """As :func:`reliability`, of all images."""
+    """As :func:`reliability`, of all examples."""
     shortfall = self.sums["shortfall"] + self.lost["shortfall"]
     edges = _width_edges(self.count.shape[-1], shortfall.dtype)
     return _means(edges, self.count, self.correct, shortfall)
 
   def metrics(self) -> dict[str, jax.Array]:
-    """As :func:`evaluate`, of all images; NaN if there are none.
+    """As :func:`evaluate`, of all examples; NaN if there are none.
 
     In a stream, the correlation has fewer digits where all confidences are
     close together, and is NaN where none would be left.
@@ -173,9 +174,9 @@ class Tally:
     s = sums["shortfall"]
     bins = self.reliability()
     count, right = (x.astype(s.dtype) for x in (self.count, self.correct))
-    images = jnp.sum(count, axis=-1)
-    confidence = jnp.sum(count * bins.confidence, axis=-1) / images
-    correct = jnp.sum(right, axis=-1) / images
+    examples = jnp.sum(count, axis=-1)
+    confidence = jnp.sum(count * bins.confidence, axis=-1) / examples
+    correct = jnp.sum(right, axis=-1) / examples
     # Counts know no NaN.
     known = jnp.where(jnp.isnan(confidence), jnp.nan, 1).astype(s.dtype)
 
@@ -189,7 +190,7 @@ class Tally:
     noise = 1e3 * jnp.finfo(s.dtype).eps * jnp.sum(mean * s, axis=-1)
     within = mean * right - sums["shortfall_correct"]
     covariance = jnp.sum(within + count * c * y, axis=-1)
-    deviations = jnp.sqrt(variance * images * correct * (1 - correct))
+    deviations = jnp.sqrt(variance * examples * correct * (1 - correct))
     correlation = jnp.where(
       (variance > noise) & (deviations > 0),
       jnp.clip(covariance / deviations, -1, 1),
@@ -198,29 +199,30 @@ class Tally:
 
     # Of dictionaries, the one whose order survives jit and vmap.
     return collections.OrderedDict(
-      top1=100 * correct * known,
-      top5=100 * (self.top5.astype(s.dtype) / images) * known,
-      loss=sums["loss"] / images,
+      accuracy=correct * known,
+      top5_accuracy=self.top5.astype(s.dtype) / examples * known,
+      nll=sums["nll"] / examples,
       ece=mean_gap(bins),
-      brier=sums["brier"] / images,
-      entropy=sums["entropy"] / images,
+      brier=sums["brier"] / examples,
+      entropy=sums["entropy"] / examples,
       max_softmax=confidence,
-      max_logit=sums["max_logit"] / images,
-      logit_variance=sums["logit_variance"] / images,
+      max_logit=sums["max_logit"] / examples,
+      logit_variance=sums["logit_variance"] / examples,
       confidence_correlation=correlation,
     )
 
 
+@_inputs.suggesting
 def tally(
   logits: Any, labels: Any, num_bins: int = 10, where: Any = None
 ) -> Tally:
   """Counts and sums a batch, for :func:`evaluate` in a stream.
 
   Args:
-    logits: array of shape (images, classes).
-    labels: integer array of shape (images,).
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
     num_bins: number of bins of the ECE and of the reliability diagram.
-    where: boolean array of shape (images,), of the images to count, if the
+    where: boolean array of shape (examples,), of the examples to count, if the
       others are padding. What is in those doesn't matter.
 
   Returns:
@@ -247,25 +249,25 @@ def tally(
         f"of booleans, in the shape of the labels, {np.shape(labels)}."
       )
     labels = labels * where.astype(jnp.int32)
-    logits, labels = _logits.check(logits, labels)
+    logits, labels = _inputs.check(logits, labels)
     logits = jnp.where(where[:, None], logits, 0)
   return _tally(logits, labels, num_bins, where)
 
 
-@_logits.checked("num_bins")
+@_inputs.checked("num_bins")
 def _tally(logits, labels, num_bins, where) -> Tally:
   keep = jnp.ones(labels.shape, bool) if where is None else where
-  _check_bins(num_bins)
+  check_bins(num_bins)
   edges = _width_edges(num_bins, logits.dtype)
-  rank = _logits.rank(logits, labels)
-  confidence = _logits.confidence(logits)
+  rank = _inputs.rank(logits, labels)
+  confidence = _inputs.confidence(logits)
   count, correct, *shortfalls = _sums(edges, confidence, rank < 1, keep)
   values = {
-    "loss": _logits.loss(logits, labels),
-    "brier": _logits.brier(logits, labels),
-    "entropy": _logits.entropy(logits),
-    "max_logit": _logits.max_logit(logits),
-    "logit_variance": _logits.logit_variance(logits),
+    "nll": _inputs.nll(logits, labels),
+    "brier": _inputs.brier(logits, labels),
+    "entropy": _inputs.entropy(logits),
+    "max_logit": _inputs.max_logit(logits),
+    "logit_variance": _inputs.logit_variance(logits),
   }
   sums = {k: jnp.sum(jnp.where(keep, v, 0)) for k, v in values.items()}
   names = "shortfall", "shortfall_squared", "shortfall_correct"
@@ -278,22 +280,23 @@ def _tally(logits, labels, num_bins, where) -> Tally:
 
 
 def by_confidence(logits, labels, num_bins, binning) -> Reliability:
-  correct = _logits.rank(logits, labels) < 1
-  return bins(_logits.confidence(logits), correct, num_bins, binning)
+  correct = _inputs.rank(logits, labels) < 1
+  return bins(_inputs.confidence(logits), correct, num_bins, binning)
 
 
-def bins(probability, outcome, num_bins, binning) -> Reliability:
+def bins(probability, outcome, num_bins, binning, keep=None) -> Reliability:
   """The reliability of probabilities, given whether each came true."""
-  _check_bins(num_bins)
+  check_bins(num_bins)
+  keep = jnp.ones(outcome.shape, bool) if keep is None else keep
   if binning == "width":
     edges = _width_edges(num_bins, probability.dtype)
   elif binning == "mass":
-    size, larger = divmod(probability.size, num_bins)
-    sizes = [size + 1] * larger + [size] * (num_bins - larger)
-    edges = jnp.sort(probability)[np.cumsum(sizes) - 1]
+    size, larger = jnp.divmod(jnp.sum(keep), num_bins)
+    nth = jnp.arange(1, num_bins + 1)
+    last = nth * size + jnp.minimum(nth, larger) - 1
+    edges = jnp.sort(jnp.where(keep, probability, jnp.inf))[last]
   else:
     raise ValueError(f'binning is {binning!r}, but must be "width" or "mass".')
-  keep = jnp.ones(outcome.shape, bool)
   return _means(edges, *_sums(edges, probability, outcome, keep)[:3])
 
 
@@ -303,7 +306,7 @@ def mean_gap(reliability: Reliability) -> jax.Array:
   return jnp.sum(count * gap, axis=-1) / jnp.sum(count, axis=-1)
 
 
-def _check_bins(num_bins):
+def check_bins(num_bins):
   if not isinstance(num_bins, int | np.integer) or num_bins < 1:
     raise ValueError(f"num_bins is {num_bins}, but must be a whole number > 0.")
 
@@ -313,7 +316,7 @@ def _width_edges(num_bins, dtype):
 
 
 def _sums(edges, probability, outcome, keep):
-  """By bin: the number of images, of outcomes, and sums of the shortfall."""
+  """By bin: the number of examples, of outcomes, and sums of the shortfall."""
   index = jnp.sum(probability[:, None] > edges[None, :-1], axis=1)
   inside = index[:, None] == jnp.arange(edges.size)[None]
   inside &= keep[:, None]

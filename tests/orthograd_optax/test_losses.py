@@ -12,20 +12,21 @@ import optax
 import pytest
 
 from experiments.engine import losses
+from orthograd_optax import calibration
 
 N, K = 4, 6
 LABELS = np.array([0, 3, 3, 1])
 LOGITS = np.random.default_rng(0).normal(size=(N, K)) * 3
 CASES = [
   ("cross_entropy", ()),
-  ("label_smoothing", (0.05,)),
-  ("label_smoothing", (1.0,)),
+  ("smoothed", (0.05,)),
+  ("smoothed", (1.0,)),
   ("focal", (0.0,)),
   ("focal", (0.5,)),
   ("focal", (3.0,)),
   ("focal_sample_dependent", ()),
-  ("margin_smoothing", (2.0, 0.1)),
-  ("margin_smoothing", (10.0, 0.3)),
+  ("mbls", (2.0, 0.1)),
+  ("mbls", (10.0, 0.3)),
   ("logit_norm", (0.04,)),
   ("logit_norm", (1.0,)),
 ]
@@ -36,7 +37,7 @@ LogitArrays = hnp.arrays(
 
 
 def oracle(name, z, y, parameters):
-  """One image's loss; analytic in z but for kinks, for complex steps."""
+  """One example's loss; analytic in z but for kinks, for complex steps."""
   log_softmax = lambda z: (
     z - z[z.real.argmax()] - np.log(np.exp(z - z[z.real.argmax()]).sum())
   )
@@ -45,7 +46,7 @@ def oracle(name, z, y, parameters):
   match name, parameters:
     case "cross_entropy", ():
       return -log_p[y]
-    case "label_smoothing", (alpha,):
+    case "smoothed", (alpha,):
       target = np.full(len(z), alpha / len(z))
       target[y] += 1 - alpha
       return -(target * log_p).sum()
@@ -53,7 +54,7 @@ def oracle(name, z, y, parameters):
       return -(rest**gamma) * log_p[y]
     case "focal_sample_dependent", ():
       return -(rest ** (5 if np.exp(log_p[y].real) < 0.2 else 3)) * log_p[y]
-    case "margin_smoothing", (margin, weight):
+    case "mbls", (margin, weight):
       gaps = z[z.real.argmax()] - z - margin
       return -log_p[y] + weight * gaps[gaps.real > 0].sum() / len(z)
     case "logit_norm", (tau,):
@@ -74,7 +75,7 @@ def expect(name, logits, parameters, h=1e-30):
 
 @functools.cache
 def compiled(name):
-  loss = getattr(losses, name)
+  loss = getattr(calibration, name, None) or getattr(losses, name)
 
   @jax.jit
   def both(logits, *parameters):
@@ -159,8 +160,8 @@ def test_zero_is_cross_entropy():
   expected = optax.softmax_cross_entropy_with_integer_labels(logits, LABELS)
   for name, parameters in [
     ("cross_entropy", ()),
-    ("label_smoothing", (0.0,)),
-    ("margin_smoothing", (1.0, 0.0)),
+    ("smoothed", (0.0,)),
+    ("mbls", (1.0, 0.0)),
   ]:
     actual, _ = evaluate(name, logits, *parameters)
     np.testing.assert_array_equal(actual, expected)
@@ -173,7 +174,7 @@ def test_the_other_convention_of_label_smoothing(logits, share):
   """Wrong classes get α' / (K - 1) each, where α = α' K / (K - 1)."""
   target = np.full((N, K), share / (K - 1))
   target[np.arange(N), LABELS] = 1 - share
-  actual, _ = evaluate("label_smoothing", logits, share * K / (K - 1))
+  actual, _ = evaluate("smoothed", logits, share * K / (K - 1))
   with jax.enable_x64(True):
     expected = optax.softmax_cross_entropy(logits, target)
   np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
@@ -199,7 +200,7 @@ def test_order(logits, gamma, margin):
   """Focal losses are below cross-entropy, MbLS above it or, within, equal."""
   plain, _ = evaluate("cross_entropy", logits)
   focal, _ = evaluate("focal", logits, gamma)
-  bound, _ = evaluate("margin_smoothing", logits, margin, 0.5)
+  bound, _ = evaluate("mbls", logits, margin, 0.5)
   assert (focal <= plain * (1 + 1e-12) + 1e-15).all()
   beyond = np.ptp(logits, axis=1) > margin
   np.testing.assert_array_equal(bound[~beyond], plain[~beyond])
@@ -209,9 +210,9 @@ def test_order(logits, gamma, margin):
 @pytest.mark.parametrize(
   ("name", "axes"),
   [
-    ("label_smoothing", ([0.0, 0.1, 0.3],)),
+    ("smoothed", ([0.0, 0.1, 0.3],)),
     ("focal", ([0.0, 0.5, 3.0],)),
-    ("margin_smoothing", ([1.0, 6.0, 10.0], [0.0, 0.1, 1.0])),
+    ("mbls", ([1.0, 6.0, 10.0], [0.0, 0.1, 1.0])),
     ("logit_norm", ([0.01, 0.04, 1.0],)),
   ],
 )
@@ -250,9 +251,9 @@ def test_pytorch(scale):
 
   references = {
     "cross_entropy": lambda z: entropy(z, y),
-    "label_smoothing": lambda z, alpha: entropy(z, y, label_smoothing=alpha),
+    "smoothed": lambda z, alpha: entropy(z, y, label_smoothing=alpha),
     "focal": focal,
-    "margin_smoothing": margin,
+    "mbls": margin,
     "logit_norm": norm,
   }
   for name, parameters in CASES:

@@ -1,0 +1,77 @@
+"""Can you trust a model's confidence? Metrics, reports, recalibration.
+
+Start with :func:`report`, which has it all, with intervals. :func:`compare` is
+for two models, :func:`fit` recalibrates, :func:`bootstrap` gives any metric an
+interval, and :func:`focal` and others are losses to train with.
+
+Every metric takes logits of shape (examples, classes), in any floating dtype,
+and integer labels of shape (examples,), and returns one number, in float32
+(float64 for float64 logits). All of them run under ``jax.jit`` and
+``jax.vmap``: for many seeds on the same examples, that is
+``jax.vmap(evaluate, in_axes=(0, None))(logits, labels)``.
+
+If you have probabilities, pass ``from_probabilities(probabilities)``. For two
+classes, the logit of the second will do, of shape (examples,) or (examples, 1):
+the logit of the first is zero. Boolean labels count as 0 and 1.
+
+The *confidence* of a prediction is its largest softmax probability, and it is
+*correct* if that is the label's. So with two classes a confidence is from 0.5
+to 1; :func:`classwise_ece` asks of the probability of the second class. Among
+equal logits the first class counts as the largest, as for ``argmax``. Logits
+without a softmax (NaN, +∞, or −∞ in all classes) make every metric NaN. Labels
+out of range, and probabilities in the place of logits, are an error. Under
+``jit`` and ``vmap`` values can't be looked at: there such labels make it NaN.
+"""
+
+from ._bins import Reliability as Reliability
+from ._bins import Tally as Tally
+from ._bins import average_reliability as average_reliability
+from ._bins import reliability as reliability
+from ._bins import tally as tally
+from ._bootstrap import Estimate as Estimate
+from ._bootstrap import bootstrap as bootstrap
+from ._comparison import ModelComparison as ModelComparison
+from ._comparison import compare as compare
+from ._decompositions import Decomposition as Decomposition
+from ._decompositions import brier_decomposition as brier_decomposition
+from ._decompositions import nll_decomposition as nll_decomposition
+from ._errors import classwise_ece as classwise_ece
+from ._errors import debiased_ece as debiased_ece
+from ._errors import ece as ece
+from ._errors import ks_calibration_error as ks_calibration_error
+from ._errors import mce as mce
+from ._errors import rms_calibration_error as rms_calibration_error
+from ._errors import smooth_ece as smooth_ece
+from ._errors import top_k_ece as top_k_ece
+from ._inputs import from_probabilities as from_probabilities
+from ._losses import focal as focal
+from ._losses import logit_norm as logit_norm
+from ._losses import mbls as mbls
+from ._losses import smoothed as smoothed
+from ._metrics import accuracy as accuracy
+from ._metrics import brier as brier
+from ._metrics import entropy as entropy
+from ._metrics import evaluate as evaluate
+from ._metrics import logit_variance as logit_variance
+from ._metrics import max_logit as max_logit
+from ._metrics import max_softmax as max_softmax
+from ._metrics import nll as nll
+from ._ranking import aurc as aurc
+from ._ranking import auroc as auroc
+from ._ranking import confidence_correlation as confidence_correlation
+from ._ranking import selective_risk as selective_risk
+from ._recalibration import fit as fit
+from ._recalibration import fit_temperature as fit_temperature
+from ._recalibration import isotonic as isotonic
+from ._recalibration import split as split
+from ._recalibration import vector_scaling as vector_scaling
+from ._recalibrators import Isotonic as Isotonic
+from ._recalibrators import Platt as Platt
+from ._recalibrators import Recalibrator as Recalibrator
+from ._recalibrators import Temperature as Temperature
+from ._recalibrators import VectorScaling as VectorScaling
+from ._recalibrators import load as load
+from ._report import Report as Report
+from ._report import report as report
+
+brier_score = brier  # its older name

@@ -1,0 +1,116 @@
+"""Proper scores, divided into what calibration costs and the rest."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from orthograd_optax.calibration import _bins, _inputs, _recalibration
+
+
+class Decomposition(NamedTuple):
+  """A score as a sum of two, the lower the better.
+
+  Attributes:
+    calibration: what dishonest probabilities cost; recalibration can save it.
+    refinement: what is left, since the model can't tell some examples apart.
+  """
+
+  calibration: jax.Array
+  refinement: jax.Array
+
+
+@_inputs.checked("num_bins", "binning")
+def brier_decomposition(
+  logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
+) -> Decomposition:
+  r"""The Brier score as calibration plus refinement.
+
+  For each class, examples are put in bins by its probability. With the mean
+  probability :math:`\bar p_b` and the class's frequency :math:`\bar y_b`,
+
+  .. math::
+
+    \mathrm{calibration} = \sum_{\text{classes}} \sum_b \frac{n_b}{n} \,
+      (\bar p_b - \bar y_b)^2 ,
+
+  and the refinement is the rest: uncertainty less resolution, as Murphy has it.
+  What varies within the bins counts as resolution.
+
+  Args:
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+    num_bins: number of bins.
+    binning: as for :func:`ece`.
+
+  Returns:
+    A :class:`Decomposition`, whose sum is :func:`brier`. Neither part is
+    negative. As the ECE's, the noise of few examples in many bins adds to the
+    calibration part.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
+    >>> labels = jnp.array([0, 1, 1])
+    >>> parts = calibration.brier_decomposition(logits, labels)
+    >>> print(f"{parts.calibration:.3f} + {parts.refinement:.3f}")
+    0.273 + 0.333
+    >>> print(f"{calibration.brier(logits, labels):.3f}")
+    0.607
+
+  References:
+    Stephenson et al, Two extra components in the Brier score decomposition,
+    2008
+  """
+  probabilities = jax.nn.softmax(logits)
+  own = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
+
+  def one_class(pair):
+    probability, outcome = pair
+    bins = _bins.bins(probability, outcome, num_bins, binning)
+    weight = bins.count.astype(logits.dtype) / logits.shape[0]
+    return jnp.sum(weight * (bins.accuracy - bins.confidence) ** 2)
+
+  columns = probabilities.T, own.T
+  calibration = jnp.sum(jax.lax.map(one_class, columns, batch_size=16))
+  score = jnp.mean(_inputs.brier(logits, labels))
+  return Decomposition(calibration, score - calibration)
+
+
+@_inputs.checked()
+def nll_decomposition(logits: Any, labels: Any) -> Decomposition:
+  r"""The negative log-likelihood as calibration plus refinement.
+
+  The refinement is the loss at the best temperature,
+  :math:`\min_T \mathrm{nll}(z / T, y)`, and the calibration what that saves.
+  Bins, as in :func:`brier_decomposition`, would not do: the loss of many
+  classes is no sum of losses of one class each.
+
+  Args:
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+
+  Returns:
+    A :class:`Decomposition`, whose sum is :func:`nll`. Neither part is
+    negative. The temperature is fitted to these same examples.
+
+  Examples:
+    >>> import jax, jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (10_000, 10))
+    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
+    >>> parts = calibration.nll_decomposition(logits, labels)
+    >>> print(f"{parts.calibration:.2f} + {parts.refinement:.2f}")
+    0.54 + 1.80
+
+  References:
+    Berta et al, `Rethinking Early Stopping: Refine, Then Calibrate
+    <https://arxiv.org/abs/2501.19195>`_, 2025
+  """
+  score = jnp.mean(_inputs.nll(logits, labels))
+  temperature = _recalibration.fit_temperature(logits, labels)
+  best = jnp.mean(_inputs.nll(logits / temperature, labels))
+  # Rounding may put the best a little above the score.
+  refinement = jnp.minimum(best, score)
+  return Decomposition(score - refinement, refinement)

@@ -1,0 +1,405 @@
+"""Calibration errors: how far confidence is from accuracy."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import erf
+
+from orthograd_optax.calibration import _bins, _inputs
+
+
+@_inputs.checked("num_bins", "binning")
+def ece(
+  logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
+) -> jax.Array:
+  r"""The expected calibration error.
+
+  .. math::
+
+    \sum_b \frac{n_b}{n} \, |\mathrm{accuracy}_b - \mathrm{confidence}_b|
+
+  The noise of each bin biases it upwards (see :func:`debiased_ece`), the more
+  so the more bins there are: compare at the same number of bins and examples.
+
+  Args:
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+    num_bins: number of bins.
+    binning: ``"width"``, bins (lo, hi] of equal width, the last of which has
+      all confidences of exactly 1; or ``"mass"``, bins of equally many
+      examples, except that equal confidences share a bin (the adaptive ECE).
+
+  Returns:
+    A number from 0 to 1.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
+    >>> print(f"{calibration.ece(logits, jnp.array([0, 1, 1])):.4f}")
+    0.3667
+
+  References:
+    Guo et al, `On Calibration of Modern Neural Networks
+    <https://arxiv.org/abs/1706.04599>`_, 2017
+
+    Nixon et al, `Measuring Calibration in Deep Learning
+    <https://arxiv.org/abs/1904.01685>`_, 2019 (bins of equal mass)
+  """
+  return _bins.mean_gap(_bins.by_confidence(logits, labels, num_bins, binning))
+
+
+@_inputs.checked("num_bins", "binning")
+def mce(
+  logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
+) -> jax.Array:
+  """The maximum calibration error: the largest gap of a bin that has examples.
+
+  Args:
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+    num_bins: number of bins.
+    binning: as for :func:`ece`.
+
+  Returns:
+    A number from 0 to 1. A bin of one example can set it: look at
+    :func:`reliability`, too.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
+    >>> print(f"{calibration.mce(logits, jnp.array([0, 1, 1])):.4f}")
+    0.4000
+  """
+  bins = _bins.by_confidence(logits, labels, num_bins, binning)
+  # Empty bins have a gap of zero.
+  return jnp.max(jnp.abs(bins.accuracy - bins.confidence))
+
+
+@_inputs.checked("num_bins", "binning")
+def rms_calibration_error(
+  logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
+) -> jax.Array:
+  r"""The root-mean-square calibration error: large gaps count for more.
+
+  .. math::
+
+    \sqrt{\sum_b \frac{n_b}{n} \,
+      (\mathrm{accuracy}_b - \mathrm{confidence}_b)^2}
+
+  Args:
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+    num_bins: number of bins.
+    binning: as for :func:`ece`.
+
+  Returns:
+    A number from 0 to 1, from :func:`ece` to :func:`mce`.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
+    >>> error = calibration.rms_calibration_error(logits, jnp.array([0, 1, 1]))
+    >>> print(f"{error:.4f}")
+    0.3697
+
+  References:
+    Hendrycks et al, `Deep Anomaly Detection with Outlier Exposure
+    <https://arxiv.org/abs/1812.04606>`_, 2019 (with bins of equal mass)
+  """
+  bins = _bins.by_confidence(logits, labels, num_bins, binning)
+  weight = bins.count.astype(logits.dtype) / logits.shape[0]
+  return jnp.sqrt(jnp.sum(weight * (bins.accuracy - bins.confidence) ** 2))
+
+
+@_inputs.checked()
+def ks_calibration_error(logits: Any, labels: Any) -> jax.Array:
+  r"""The Kolmogorov–Smirnov calibration error, which needs no bins.
+
+  With examples in order of their confidence :math:`f_i`, and correctness
+  :math:`y_i`,
+
+  .. math::
+
+    \max_k \Big| \frac{1}{n} \sum_{i \le k} (y_i - f_i) \Big| ,
+
+  where k is the last of its equals, if confidences are equal.
+
+  Args:
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+
+  Returns:
+    A number from 0 to 1. It is at least the gap of all examples together,
+    \|accuracy − mean confidence\|, and equal to it if the model is
+    overconfident throughout.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
+    >>> error = calibration.ks_calibration_error(logits, jnp.array([0, 1, 1]))
+    >>> print(f"{error:.4f}")
+    0.1667
+
+  References:
+    Gupta et al, `Calibration of Neural Networks using Splines
+    <https://arxiv.org/abs/2006.12800>`_, 2021
+  """
+  confidence = _inputs.confidence(logits)
+  correct = (_inputs.rank(logits, labels) < 1).astype(logits.dtype)
+  order = jnp.argsort(confidence)
+  ascending = confidence[order]
+  gap = jnp.cumsum((correct - confidence)[order])
+  last = jnp.searchsorted(ascending, ascending, side="right") - 1
+  return jnp.max(jnp.abs(gap[last])) / logits.shape[0]
+
+
+@_inputs.checked("num_bins", "binning", "threshold")
+def classwise_ece(
+  logits: Any,
+  labels: Any,
+  num_bins: int = 10,
+  binning: _bins.Binning = "width",
+  *,
+  threshold: float = 0.0,
+) -> jax.Array:
+  """The ECE of each class's probability, averaged over the classes.
+
+  For class c, the softmax probability of c takes the place of the confidence,
+  and an example is correct if its label is c. A class without examples counts
+  like any other: its probability ought to be zero. For two classes both have
+  the same error, that of the probability of the second.
+
+  Args:
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+    num_bins: number of bins.
+    binning: as for :func:`ece`.
+    threshold: leave out probabilities below this. Of a thousand classes most
+      are next to zero, and rightly so, which hides the errors of the others.
+      1 / classes and 0.01 are usual.
+
+  Returns:
+    A number from 0 to 1; divided by the number of classes, it is small where
+    they are many. With a threshold it is the mean over the classes that reach
+    it, and NaN if none does.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
+    >>> labels = jnp.array([0, 1, 1])
+    >>> print(f"{calibration.classwise_ece(logits, labels):.4f}")
+    0.3667
+    >>> error = calibration.classwise_ece(logits, labels, threshold=0.5)
+    >>> print(f"{error:.4f}")
+    0.3500
+
+  References:
+    Kull et al, `Beyond temperature scaling
+    <https://arxiv.org/abs/1910.12656>`_, 2019
+
+    Nixon et al, `Measuring Calibration in Deep Learning
+    <https://arxiv.org/abs/1904.01685>`_, 2019 (thresholds)
+  """
+  if not 0 <= threshold < 1:
+    raise ValueError(
+      f"threshold is {threshold}, but must be from 0 to below 1: the least "
+      "probability that counts."
+    )
+  probabilities = jax.nn.softmax(logits)
+  own = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
+
+  def one_class(pair):
+    probability, outcome = pair
+    keep = probability >= threshold
+    binned = _bins.bins(probability, outcome, num_bins, binning, keep)
+    return _bins.mean_gap(binned), jnp.any(keep)
+
+  # Some classes at a time, for a thousand of them not to need gigabytes.
+  columns = probabilities.T, own.T
+  errors, counts = jax.lax.map(one_class, columns, batch_size=16)
+  return jnp.mean(errors, where=counts)
+
+
+@_inputs.checked("k", "num_bins", "binning")
+def top_k_ece(
+  logits: Any,
+  labels: Any,
+  k: int,
+  num_bins: int = 10,
+  binning: _bins.Binning = "width",
+) -> jax.Array:
+  """The ECE of "the label is one of the k likeliest classes".
+
+  The sum of the k largest probabilities takes the place of the confidence, and
+  an example is correct if its label is among them. With k = 1 it is
+  :func:`ece`.
+
+  Args:
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+    k: from 1 to the number of classes.
+    num_bins: number of bins.
+    binning: as for :func:`ece`.
+
+  Returns:
+    A number from 0 to 1.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jnp.log(jnp.array([[0.5, 0.3, 0.2], [0.6, 0.3, 0.1]]))
+    >>> error = calibration.top_k_ece(logits, jnp.array([1, 2]), 2)
+    >>> print(f"{error:.4f}")
+    0.5500
+
+  References:
+    Gupta et al, `Calibration of Neural Networks using Splines
+    <https://arxiv.org/abs/2006.12800>`_, 2021
+  """
+  _inputs.check_k(k, logits.shape[1])
+  largest, _ = jax.lax.top_k(jax.nn.softmax(logits), k)
+  # Rounding may take it beyond 1, and so out of the last bin.
+  within = jnp.minimum(jnp.sum(largest, axis=1), 1)
+  inside = _inputs.rank(logits, labels) < k
+  return _bins.mean_gap(_bins.bins(within, inside, num_bins, binning))
+
+
+@_inputs.checked("num_bins", "binning")
+def debiased_ece(
+  logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
+) -> jax.Array:
+  r"""The ECE less an estimate of its bias.
+
+  The accuracy of a bin is a mean of few examples, and its noise makes gaps
+  where there are none. With :math:`\hat e_b` the gap of bin b, and
+  :math:`\sigma_b^2 = a_b (1 - a_b) / n_b` the variance of its accuracy, that is
+
+  .. math::
+
+    \sum_b \frac{n_b}{n} \, \big(
+      2 |\hat e_b| - \mathbb{E}\,|\mathcal{N}(\hat e_b, \sigma_b^2)| \big).
+
+  Args:
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+    num_bins: number of bins.
+    binning: as for :func:`ece`.
+
+  Returns:
+    A number not above :func:`ece`. Where gaps are large beside their noise, no
+    bias is left; where there are none at all, √2 − 1 = 41 % of it is gone. It
+    is not clipped at zero, which would add some again.
+
+  Examples:
+    >>> import jax, jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jax.random.normal(jax.random.key(0), (1000, 3))
+    >>> labels = jax.random.categorical(jax.random.key(1), logits)
+    >>> print(f"{calibration.ece(logits, labels):.3f}")
+    0.022
+    >>> print(f"{calibration.debiased_ece(logits, labels):.3f}")
+    0.005
+
+  References:
+    Kumar et al, `Verified Uncertainty Calibration
+    <https://arxiv.org/abs/1909.10155>`_, 2019 (who draw samples where the
+    expectation above is in closed form)
+  """
+  bins = _bins.by_confidence(logits, labels, num_bins, binning)
+  count = jnp.maximum(bins.count, 1).astype(logits.dtype)
+  gap = jnp.abs(bins.accuracy - bins.confidence)
+  sigma = jnp.sqrt(bins.accuracy * (1 - bins.accuracy) / count)
+  ratio = gap / jnp.where(sigma > 0, sigma, 1)
+  folded = sigma * math.sqrt(2 / math.pi) * jnp.exp(-(ratio**2) / 2)
+  folded += gap * jnp.where(sigma > 0, erf(ratio / math.sqrt(2)), 1)
+  weight = bins.count.astype(logits.dtype) / logits.shape[0]
+  return jnp.sum(weight * (2 * gap - folded))
+
+
+@_inputs.checked("bandwidth")
+def smooth_ece(
+  logits: Any, labels: Any, bandwidth: float | None = None
+) -> jax.Array:
+  r"""The smooth calibration error (smECE), which needs no bins.
+
+  With a Gaussian kernel :math:`K_\sigma` reflected at 0 and 1, confidences
+  :math:`f_i` and correctness :math:`y_i`,
+
+  .. math::
+
+    \mathrm{smECE}_\sigma = \int_0^1 \Big| \frac{1}{n} \sum_i
+      K_\sigma(t, f_i) \, (f_i - y_i) \Big| \, dt ,
+
+  at the one bandwidth where :math:`\mathrm{smECE}_\sigma = \sigma` (or 0.001,
+  if that is below it). It changes continuously with the predictions, unlike
+  :func:`ece`.
+
+  Args:
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+    bandwidth: a fixed :math:`\sigma`, from 0.001 to 1, instead of that one.
+
+  Returns:
+    A number from 0 to 1.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
+    >>> print(f"{calibration.smooth_ece(logits, jnp.array([0, 1, 1])):.4f}")
+    0.1927
+
+  References:
+    Błasiok and Nakkiran, `Smooth ECE
+    <https://arxiv.org/abs/2309.12236>`_, 2023
+  """
+  smallest, modes = 1e-3, 2048
+  if bandwidth is not None and not smallest <= bandwidth <= 1:
+    raise ValueError(
+      f"bandwidth is {bandwidth}, but must be from {smallest} to 1, or None."
+    )
+  confidence = _inputs.confidence(logits)
+  correct = (_inputs.rank(logits, labels) < 1).astype(logits.dtype)
+  residual = (confidence - correct) / logits.shape[0]
+  spectrum = _cosine_sums(residual, confidence, modes)
+  k = jnp.arange(modes, dtype=logits.dtype)
+
+  def error(sigma, points=modes):
+    # The reflected kernel multiplies mode k of a cosine series by its damping.
+    damped = spectrum * jnp.exp(-((math.pi * k * sigma) ** 2) / 2)
+    smoothed = 2 * jnp.abs(jnp.fft.irfft(damped, 2 * points)[: points + 1])
+    return jnp.sum(smoothed) - (smoothed[0] + smoothed[-1]) / 2
+
+  def halve(_, interval):
+    low, high = interval
+    middle = (low + high) / 2
+    above = error(middle) > middle
+    return jnp.where(above, middle, low), jnp.where(above, high, middle)
+
+  if bandwidth is not None:
+    return error(bandwidth, 16 * modes)
+  # The error falls with the bandwidth, so that there is one crossing.
+  bounds = jnp.asarray(smallest, k.dtype), jnp.asarray(1.0, k.dtype)
+  low, high = jax.lax.fori_loop(0, 30, halve, bounds)
+  return error((low + high) / 2, 16 * modes)
+
+
+def _cosine_sums(weights, values, modes):
+  """Sums of w cos(k π x), for k from 0 to ``modes`` − 1."""
+  columns = 64
+  rows = modes // columns
+  # cos(a + b) = cos a cos b − sin a sin b, with k = columns · row + column.
+  angles = lambda k: math.pi * jnp.mod(values[:, None] * k[None], 2)
+  a = angles(columns * jnp.arange(rows, dtype=values.dtype))
+  b = angles(jnp.arange(columns, dtype=values.dtype))
+  dot = lambda x, y: jnp.matmul(x.T, y, precision="highest")
+  cosines = dot(weights[:, None] * jnp.cos(a), jnp.cos(b))
+  sines = dot(weights[:, None] * jnp.sin(a), jnp.sin(b))
+  return (cosines - sines).ravel()

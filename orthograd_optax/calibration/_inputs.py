@@ -1,0 +1,323 @@
+"""Checks of (logits, labels), shared by all that takes them."""
+
+from collections.abc import Callable
+import difflib
+import functools
+import inspect
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+from jax.core import Tracer
+import jax.numpy as jnp
+import numpy as np
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Probabilities rounded to three decimals are still taken for such.
+SUM_TOLERANCE = 0.01
+
+
+def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+  """Jits a function of (logits, labels, ...), behind a check of these two.
+
+  Args:
+    *static: names of the arguments that are not arrays.
+
+  Returns:
+    A decorator. What it makes gets checked arrays: real floating logits of at
+    least float32, and, if the function needs labels, int32 ones; where a label
+    is out of range and could not be looked at, that row of logits is NaN.
+    Where a row of logits has no softmax, floating results become NaN.
+  """
+
+  def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    body: Any = function
+
+    def guarded(logits, labels, **options):
+      # Not left to arithmetic: on some CPUs XLA's exp and max lose NaNs.
+      nothing = jnp.all(logits == -jnp.inf, axis=1)
+      undefined = jnp.any(nothing | jnp.any(~(logits < jnp.inf), axis=1))
+
+      def guard(x):
+        floating = jnp.issubdtype(x.dtype, jnp.floating)
+        return jnp.where(undefined, jnp.nan, x) if floating else x
+
+      return jax.tree.map(guard, body(logits, labels, **options))
+
+    jitted = jax.jit(guarded, static_argnames=static)
+    signature = inspect.signature(function)
+    labels_default = signature.parameters["labels"].default
+    needs_labels = labels_default is inspect.Parameter.empty
+
+    @suggesting
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+      arguments = signature.bind(*args, **kwargs).arguments
+      for name in static:
+        if isinstance(arguments.get(name), jax.Array):
+          raise TypeError(
+            f"{name} is an array, but must be known when jax compiles: give a "
+            "Python number, and under jax.jit name it in static_argnames."
+          )
+      pair = arguments.pop("logits"), arguments.pop("labels", None)
+      return jitted(*check(*pair, needs_labels), **arguments)
+
+    return wrapper  # pyright: ignore[reportReturnType]
+
+  return decorate
+
+
+def suggesting(function: Callable[P, R]) -> Callable[P, R]:
+  """Names the argument that was meant, where one is unknown."""
+  names = list(inspect.signature(function).parameters)
+
+  @functools.wraps(function)
+  def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+    for name in kwargs:
+      if name not in names:
+        close = difflib.get_close_matches(name, names, 1, 0.5)
+        options = close or [x for x in names if x not in ("logits", "labels")]
+        raise TypeError(
+          f"{function.__name__} has no argument {name!r}: did you mean "  # pyright: ignore
+          f"{' or '.join(options) or 'to leave it out'}?"
+        )
+    return function(*args, **kwargs)
+
+  return wrapper
+
+
+def check(logits: Any, labels: Any, needs_labels: bool = True):
+  """Returns (logits, labels) as arrays, or raises if they are no such pair."""
+  logits = _check_logits(logits)
+  if labels is None and not needs_labels:
+    return logits, None
+  labels = _check_labels(labels, *logits.shape)
+  classes = logits.shape[1]
+  in_range = (labels >= 0) & (labels < classes)
+  if not isinstance(in_range, Tracer) and not np.all(in_range):
+    first = int(np.argmin(in_range))
+    raise ValueError(
+      f"labels[{first}] is {labels[first]}, but with {classes} classes labels "
+      f"run from 0 to {classes - 1}: give the index of the class's column."
+    )
+  logits = jnp.where(jnp.asarray(in_range)[:, None], logits, jnp.nan)
+  return logits, jnp.asarray(labels).astype(jnp.int32)
+
+
+def _check_logits(logits: Any) -> jax.Array:
+  logits = as_array(logits)
+  if jnp.iscomplexobj(logits) or logits.dtype == jnp.bool_:
+    raise TypeError(f"logits must be real numbers, but are {logits.dtype}.")
+  column = logits.ndim == 1 or logits.ndim == 2 and logits.shape[1] == 1
+  if logits.ndim != 2 and not column:
+    raise ValueError(
+      f"logits has shape {logits.shape}, but must be (examples, classes), or "
+      "(examples,) for two classes. For a stack of these, use jax.vmap."
+    )
+  if logits.shape[0] == 0 or 0 in logits.shape:
+    raise ValueError(
+      f"logits has shape {logits.shape}: there must be at least one example "
+      "and two classes."
+    )
+  if not isinstance(logits, Tracer) and are_probabilities(logits):
+    rule = "is from 0 to 1" if column else "is at least 0 and sums to 1"
+    raise ValueError(
+      f"logits look like probabilities: each row {rule}. Pass "
+      "calibration.from_probabilities(probabilities). If they are logits all "
+      + (
+        "the same, pass np.stack([0 * logits, logits], axis=1)."
+        if column
+        else "the same, pass logits - 1, which changes no prediction."
+      )
+    )
+  logits = jnp.asarray(logits)
+  logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+  return two_columns(logits) if column else logits
+
+
+def check_k(k: Any, classes: int) -> None:
+  if not isinstance(k, int | np.integer) or not 1 <= k <= classes:
+    raise ValueError(
+      f"k is {k}, but must be a whole number from 1 to the number of classes, "
+      f"{classes}."
+    )
+
+
+def two_columns(logits: jax.Array) -> jax.Array:
+  """Of the second class's logit, where the first one's is zero."""
+  logits = logits.reshape(-1)
+  return jnp.stack([jnp.zeros_like(logits), logits], axis=1)
+
+
+def as_array(x: Any) -> Any:
+  """As a NumPy or a JAX array, also of another framework's tensor."""
+  if isinstance(x, jax.Array | np.ndarray):
+    return x
+  return np.asarray(x) if hasattr(x, "__array__") else jnp.asarray(x)
+
+
+def are_probabilities(logits: Any) -> bool:
+  """Whether this is so of all rows; most logits show it in the first."""
+  column = logits.ndim == 1 or logits.shape[1] == 1
+
+  def fits(rows):
+    rows = np.asarray(rows).astype(np.float32)
+    if column:
+      return bool(np.all((rows >= 0) & (rows <= 1)))
+    off = np.abs(np.sum(rows, axis=1) - 1)
+    return bool(np.all(rows >= 0) and np.all(off <= SUM_TOLERANCE))
+
+  return fits(logits[:1]) and fits(logits)
+
+
+def _check_labels(labels: Any, examples: int, classes: int) -> Any:
+  # Labels of NumPy are checked before jax narrows them, and narrow ones widened
+  # before they are compared with a number of classes that they can't hold.
+  labels = labels if isinstance(labels, jax.Array) else np.asarray(labels)
+  if labels.dtype.kind in "OUST":
+    first = labels.ravel()[0] if labels.size else ""
+    raise TypeError(
+      f"labels must be integers, but are objects such as {str(first)!r}. With "
+      "classes, the list of names in the order of the columns (scikit-learn's "
+      "model.classes_): labels = [list(classes).index(y) for y in labels]."
+    )
+  if labels.dtype == np.bool_ and classes == 2:
+    labels = labels.astype(np.int32)
+  if not jnp.issubdtype(labels.dtype, jnp.integer):
+    raise TypeError(
+      f"labels must be integers, but are {labels.dtype}: give each example the "
+      "index of its class. If all are whole numbers, use labels.astype(int)."
+    )
+  if labels.shape != (examples,):
+    remedy = "Each row of logits needs one label."
+    if labels.shape == (examples, 1):
+      remedy = "Use labels[:, 0]."
+    elif labels.shape == (examples, classes):
+      remedy = "If it is one-hot, use labels.argmax(-1)."
+    raise ValueError(
+      f"labels has shape {labels.shape}, but for logits of shape "
+      f"{(examples, classes)} it must be {(examples,)}. {remedy}"
+    )
+  return labels.astype(np.int32) if labels.dtype.itemsize < 4 else labels
+
+
+def from_probabilities(probabilities: Any) -> jax.Array:
+  r"""Logits that have these probabilities as their softmax: their logarithms.
+
+  Every metric and recalibrator takes logits. With probabilities in their place
+  (scikit-learn's ``predict_proba``, a softmax, a sigmoid), call this first.
+
+  A probability of zero has no logarithm. It becomes the smallest normal number
+  of its dtype, 1e-38 or, of float64, 2e-308: what a softmax rounds to zero is
+  below it. So no logit is infinite, and an example whose label had a
+  probability of zero adds 87 or 708 to the sum of losses.
+
+  Args:
+    probabilities: array of shape (..., classes), each row of which sums to 1;
+      or, for two classes, the probability of the second, of shape (examples,)
+      or (examples, 1).
+
+  Returns:
+    Logits of shape (..., classes); of two classes, (examples, 2).
+
+  Examples:
+    >>> import numpy as np
+    >>> from orthograd_optax import calibration
+    >>> logits = calibration.from_probabilities(np.array([[0.9, 0.1, 0.0]]))
+    >>> print([round(float(z), 1) for z in logits[0]])
+    [-0.1, -2.3, -708.4]
+    >>> scores = np.array([0.9, 0.2, 0.6])  # of the second class
+    >>> logits = calibration.from_probabilities(scores)
+    >>> print(f"{calibration.accuracy(logits, np.array([1, 0, 0])):.2f}")
+    0.67
+  """
+  p = as_array(probabilities)
+  if not jnp.issubdtype(p.dtype, jnp.floating) or p.ndim == 0:
+    if not isinstance(p, Tracer) and p.dtype.kind in "iub" and p.ndim:
+      p = p.astype(np.float32)
+    else:
+      raise TypeError(
+        f"probabilities must be real numbers in an array of at least one axis, "
+        f"but are {p.dtype} of shape {p.shape}."
+      )
+  if p.size == 0:
+    raise ValueError(f"probabilities has shape {p.shape}: there is nothing.")
+  if not isinstance(p, Tracer):
+    _check_probabilities(np.asarray(p))
+  numpy = np if isinstance(p, np.ndarray) else jnp
+  if p.ndim == 1 or p.shape[1:] == (1,):
+    p = p.reshape(-1)
+    p = numpy.stack([1 - p, p], axis=1)
+  p = p.astype(jnp.promote_types(p.dtype, jnp.float32))
+  tiny = jnp.finfo(p.dtype).tiny
+  return jnp.asarray(numpy.log(numpy.clip(p, tiny, 1)))
+
+
+def _check_probabilities(p: np.ndarray) -> None:
+  p = p.astype(np.promote_types(p.dtype, np.float32))
+  column = p.ndim == 1 or p.shape[1:] == (1,)
+  inside = (p >= -1e-6) & (p <= 1 + 1e-6)
+  if not inside.all():
+    where = tuple(map(int, np.argwhere(~inside)[0]))
+    name = f"probabilities[{', '.join(map(str, where))}]"
+    missing = np.isnan(p[where])
+    raise ValueError(
+      f"{name} is {p[where]:.6g}, but a probability is from 0 to 1. "
+      + (
+        "Leave that example out."
+        if missing
+        else "If these are logits, pass them as they are."
+      )
+    )
+  if column:
+    return
+  sums = p.sum(axis=-1, dtype=np.float64)
+  fits = np.abs(sums - 1) <= SUM_TOLERANCE
+  if not fits.all():
+    where = tuple(map(int, np.argwhere(~fits)[0]))
+    name = f"probabilities[{', '.join(map(str, where))}]"
+    raise ValueError(
+      f"{name} sums to {sums[where]:.6g}, but the probabilities of all classes "
+      "sum to 1. If a class has no column, add it; if they are shares of "
+      "something else, divide them by their sum, "
+      "p / p.sum(axis=-1, keepdims=True)."
+    )
+
+
+# One number for each example.
+
+
+def confidence(logits):
+  return jnp.max(jax.nn.softmax(logits), axis=1)
+
+
+def rank(logits, labels):
+  """How many classes come before the label's, in the order of ``top_k``."""
+  own = jnp.take_along_axis(logits, labels[:, None], axis=1)
+  before = jnp.arange(logits.shape[1])[None] < labels[:, None]
+  return jnp.sum((logits > own) | ((logits == own) & before), axis=1)
+
+
+def nll(logits, labels):
+  log_softmax = jax.nn.log_softmax(logits)
+  return -jnp.take_along_axis(log_softmax, labels[:, None], axis=1)[:, 0]
+
+
+def brier(logits, labels):
+  own = jax.nn.one_hot(labels, logits.shape[1], dtype=logits.dtype)
+  return jnp.sum((jax.nn.softmax(logits) - own) ** 2, axis=1)
+
+
+def entropy(logits):
+  p, log_p = jax.nn.softmax(logits), jax.nn.log_softmax(logits)
+  # A logit of −inf has p log p = 0.
+  return -jnp.sum(jnp.where(p == 0, 0, p * log_p), axis=1)
+
+
+def max_logit(logits):
+  return jnp.max(jnp.abs(logits), axis=1)
+
+
+def logit_variance(logits):
+  return jnp.var(logits, axis=1, ddof=1)

@@ -1,0 +1,76 @@
+"""Recalibrators, fitted on some examples and judged by others."""
+
+import math
+
+from orthograd_optax.calibration import (
+  _bootstrap,
+  _recalibration,
+  _resampling,
+)
+from orthograd_optax.calibration._bootstrap import Estimate
+from orthograd_optax.calibration._recalibrators import Recalibrator
+
+JUDGED = ("accuracy", "nll", "brier", "ece")
+NOT_RECALIBRATED = "as it is"
+MOST_TO_FIT = 50_000  # examples, for methods with more than one number
+
+
+def judge(runs, level, options):
+  """For each method, metrics on the other half, and the draws of the NLL."""
+  if any(run.to_fit is None for run in runs):
+    return {}, None, {}
+  methods = ["temperature", "vector", "isotonic"]
+  if runs[0].logits.shape[1] == 2:
+    methods.insert(1, "platt")
+  described = {name: [] for name in (NOT_RECALIBRATED, *methods)}
+  first, halves = {}, []
+  for run in runs:
+    fits = {m: _fit(m, run.to_fit) for m in methods}
+    first = first or fits
+    logits, labels = run.to_judge
+    for name, of_method in described.items():
+      recalibrate = fits.get(name, lambda z: z)
+      of_method.append(
+        _resampling.describe(recalibrate(logits), labels, brief=True, **options)
+      )
+    halves.append(_resampling.describe_temperature(*run.to_fit, **options))
+  judged = {}
+  for name, of_method in described.items():
+    found = _resampling.estimates(of_method, level)
+    gain = _nll_gain(described[NOT_RECALIBRATED], of_method, level)
+    metrics = {k: Estimate.of(found[k]) for k in JUDGED} | {"nll_gain": gain}
+    judged[name] = metrics, of_method
+  temperature = _resampling.estimates(halves, level)["temperature"]
+  return judged, Estimate.of(temperature), first
+
+
+def _fit(method, pair) -> Recalibrator:
+  logits, labels = pair
+  # One number is quickly fitted to all of them. Others take minutes, and know
+  # enough from every second, or every tenth, in whatever order they are.
+  many = len(labels) if method != "temperature" else 0
+  step = max(1, math.ceil(many / MOST_TO_FIT))
+  return _recalibration.fit(logits[::step], labels[::step], method)
+
+
+def _nll_gain(before, after, level) -> Estimate:
+  """Paired: over the same draws of examples, or over the same seeds."""
+  gain = lambda a, b: a["nll"] - b["nll"]
+  values = [
+    gain(a.values, b.values) for a, b in zip(before, after, strict=True)
+  ]
+  if len(values) > 1:
+    return Estimate.of(_bootstrap.seeds_interval(values, level))
+  draws = gain(before[0].draws, after[0].draws)
+  return Estimate.of(_bootstrap.basic_interval(values[0], draws, level))
+
+
+def best(judged, p_calibrated, level) -> str | None:
+  """The first method that no later one beats for sure."""
+  if not judged or p_calibrated >= 0.05:
+    return None
+  chosen = NOT_RECALIBRATED
+  for name, (_, described) in judged.items():
+    if _nll_gain(judged[chosen][1], described, level).low > 0:
+      chosen = name
+  return None if chosen == NOT_RECALIBRATED else chosen

@@ -1,0 +1,165 @@
+"""Losses for training that calibrate: optax has none of them for softmax.
+
+Every function takes logits (examples, K) and labels (examples,) of integers,
+and gives losses (examples,) in the logits' dtype: take their mean. Parameters
+are numbers and may be traced. Written p, the softmax of the logits; y, the
+label; K, the number of classes.
+"""
+
+import jax
+from jax import Array
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+import optax
+
+
+def smoothed(
+  logits: Array, labels: Array, smoothing: ArrayLike = 0.05
+) -> Array:
+  r"""Cross-entropy with smoothed labels.
+
+  .. math:: -(1 - \alpha) \log p_y - \frac{\alpha}{K} \sum_k \log p_k
+
+  The uniform part has *all* K classes, as in PyTorch's ``CrossEntropyLoss``.
+  Where only the wrong classes get :math:`\alpha' / (K - 1)` each, the loss is
+  this one with :math:`\alpha = \alpha' K / (K - 1)`.
+
+  Args:
+    logits: (examples, K).
+    labels: (examples,), of integers.
+    smoothing: α, from 0 to 1; 0 is cross-entropy.
+
+  Returns:
+    Losses (examples,).
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jnp.array([[2.0, 0.0, 0.0]])
+    >>> loss = calibration.smoothed(logits, jnp.array([0]), 0.3)
+    >>> print(f"{loss.item():.3f}")
+    0.640
+
+  References:
+    Szegedy et al., `Rethinking the Inception Architecture for Computer Vision
+    <https://arxiv.org/abs/1512.00567>`_, 2016
+  """
+  right = _cross_entropy(logits, labels)
+  uniform = -jnp.mean(jax.nn.log_softmax(logits, axis=-1), axis=-1)
+  return right + smoothing * (uniform - right)
+
+
+def focal(logits: Array, labels: Array, focus: ArrayLike = 3.0) -> Array:
+  r"""The focal loss, :math:`-(1 - p_y)^\gamma \log p_y`.
+
+  Args:
+    logits: (examples, K).
+    labels: (examples,), of integers.
+    focus: γ, at least 0, a scalar or (examples,); 0 is cross-entropy.
+
+  Returns:
+    Losses (examples,).
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> loss = calibration.focal(jnp.zeros((1, 2)), jnp.array([0]), 3.0)
+    >>> print(f"{loss.item():.3f}")
+    0.087
+
+  References:
+    Lin et al., `Focal Loss for Dense Object Detection
+    <https://arxiv.org/abs/1708.02002>`_, 2017
+
+    Mukhoti et al., `Calibrating Deep Neural Networks using Focal Loss
+    <https://arxiv.org/abs/2002.09437>`_, 2020
+  """
+  # By logarithms: the power's derivative is infinite at 0 for γ below 1, and
+  # 1 - p_y is 0 in float32 from p_y = 1 - 6e-8 on.
+  log_odds = _log_odds(logits, labels)
+  log_rest = -jax.nn.softplus(log_odds)  # log(1 - p_y)
+  return jnp.exp(focus * log_rest) * jax.nn.softplus(-log_odds)
+
+
+def mbls(
+  logits: Array,
+  labels: Array,
+  margin: ArrayLike = 10.0,
+  weight: ArrayLike = 0.1,
+) -> Array:
+  r"""Margin-based label smoothing (MbLS): a bound on differences of logits.
+
+  .. math:: -\log p_y + \frac{\lambda}{K} \sum_k \max(0, \max_j l_j - l_k - m)
+
+  The penalty is the *mean* over classes, as in the authors' code, with which
+  they set m = 10, λ = 0.1. A sum over classes is this loss with K λ for λ.
+
+  Args:
+    logits: (examples, K).
+    labels: (examples,), of integers.
+    margin: m, at least 0.
+    weight: λ, at least 0; 0 is cross-entropy.
+
+  Returns:
+    Losses (examples,).
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits, labels = jnp.array([[30.0, 0.0]]), jnp.array([0])
+    >>> loss = calibration.mbls(logits, labels, 10.0, 0.1)
+    >>> print(f"{loss.item():.3f}")
+    1.000
+
+  References:
+    Liu et al., `The Devil is in the Margin: Margin-based Label Smoothing for
+    Network Calibration <https://arxiv.org/abs/2111.15430>`_, 2022
+  """
+  gaps = jnp.max(logits, axis=-1, keepdims=True) - logits
+  penalty = jnp.mean(jax.nn.relu(gaps - margin), axis=-1)
+  return _cross_entropy(logits, labels) + weight * penalty
+
+
+def logit_norm(
+  logits: Array, labels: Array, temperature: ArrayLike = 0.04
+) -> Array:
+  r"""LogitNorm: cross-entropy of the logits' direction.
+
+  The loss is the cross-entropy of :math:`l / (\tau (\|l\| + 10^{-7}))`; so it
+  can't be lowered by scaling the logits. The authors' code evaluates a model on
+  its logits as they are.
+
+  Args:
+    logits: (examples, K).
+    labels: (examples,), of integers.
+    temperature: τ, above 0; 0.04 for CIFAR-10 in the paper.
+
+  Returns:
+    Losses (examples,).
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits, labels = jnp.array([[3.0, 4.0]]), jnp.array([1])
+    >>> loss = calibration.logit_norm(logits, labels, 1.0)
+    >>> print(f"{loss.item():.3f}")
+    0.598
+
+  References:
+    Wei et al., `Mitigating Neural Network Overconfidence with Logit
+    Normalization <https://arxiv.org/abs/2205.09310>`_, 2022
+  """
+  # The plain norm's gradient at 0 is NaN.
+  norms = optax.safe_norm(logits, 0.0, axis=-1, keepdims=True)
+  return _cross_entropy(logits / (norms + 1e-7) / temperature, labels)
+
+
+def _log_odds(logits: Array, labels: Array) -> Array:
+  """log p_y - log(1 - p_y), (examples,), exact also where p_y rounds to 1."""
+  is_label = jnp.arange(logits.shape[-1])[None] == labels[:, None]
+  others = jax.nn.logsumexp(logits, axis=-1, where=~is_label)
+  return jnp.sum(logits, axis=-1, where=is_label) - others
+
+
+def _cross_entropy(logits: Array, labels: Array) -> Array:
+  return optax.softmax_cross_entropy_with_integer_labels(logits, labels)

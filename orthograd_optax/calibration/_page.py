@@ -1,0 +1,259 @@
+"""A report as one page of HTML that needs no other file, and no network."""
+
+from collections.abc import Iterable, Sequence
+import html
+import importlib.resources
+import re
+from typing import TYPE_CHECKING, Any
+import zlib
+
+from orthograd_optax.calibration import _words
+from orthograd_optax.calibration._bootstrap import Estimate
+
+if TYPE_CHECKING:
+  from matplotlib.figure import Figure
+
+  from orthograd_optax.calibration._comparison import ModelComparison
+  from orthograd_optax.calibration._report import Part, Report
+
+SHOWN = 15  # rows of a table; the others are folded away
+# Colours of the figures that follow those of the page.
+_THEMED = {
+  "#000000": "currentColor",
+  "#ffffff": "var(--paper)",
+  "#333333": "currentColor",
+  "#595959": "var(--muted)",
+  "#e0e0e0": "var(--line)",
+}
+
+
+def report_page(report: "Report") -> str:
+  """The page of one model, an answer a section."""
+  from orthograd_optax import plots
+
+  answers = _words.answers(report)
+  action, code = _words.recommendation(report)
+  more = {
+    "same": [
+      figure(
+        report.plot(),
+        "Reliability diagram: accuracy against confidence, and below it how "
+        "many examples have that confidence.",
+      ),
+      folded("The bins’ numbers", part_table("bin", report.bins)),
+    ],
+    "scale": [methods_table(report)],
+    "worst": [],
+  }
+  parts = (("predicted class", report.by_class), ("group", report.by_group))
+  for kind, found in parts:
+    if found:
+      gaps = plots.gap_plot(found, level=report.level)
+      caption = f"Confidence less accuracy by {kind}, the worst first."
+      more["worst"] += [
+        f"<h3>By {kind}</h3>",
+        figure(gaps, caption),
+        long_table(lambda rows, kind=kind: part_table(kind, rows), found),
+      ]
+  more["worst"].append(errors_table(report))
+  body = [next_step(action), *map(note, report.notes)]
+  for key, answer in answers.items():
+    body += [f"<h2>{answer.question}</h2>", paragraph(answer.text)]
+    body += more.get(key, [])
+  body += ["<h2>What to do next?</h2>", next_step(action)]
+  if code:
+    body.append(f"<pre><code>{html.escape(code)}</code></pre>")
+  body += ["<h2>All numbers</h2>", metrics_table(report)]
+  title = f"Can the confidence of {report.name} be trusted?"
+  return document(title, _words.size(report), body, report.level)
+
+
+def comparison_page(comparison: "ModelComparison") -> str:
+  """The page of two models."""
+  a, b = comparison.names
+  body = [
+    next_step(comparison.summary()),
+    comparison_table(comparison),
+    figure(comparison.plot(), f"Reliability diagrams of {a} and {b}."),
+    *map(note, comparison.notes),
+  ]
+  title = f"{a} or {b}: whose confidence can be trusted?"
+  return document(title, comparison.size(), body, comparison.level)
+
+
+def fragment(shown: Any) -> str:
+  """A page within a notebook's; without matplotlib, the table."""
+  try:
+    page = shown.html()
+  except ImportError:
+    return f"<pre>{html.escape(str(shown))}</pre>"
+  style = "width: 100%; height: 40rem; border: 1px solid #8888"
+  return f'<iframe srcdoc="{html.escape(page)}" style="{style}"></iframe>'
+
+
+def document(title: str, size: str, body: Iterable[str], level: float) -> str:
+  style = importlib.resources.files("orthograd_optax.calibration").joinpath(
+    "page.css"
+  )
+  lines = [
+    "<!DOCTYPE html>",
+    '<html lang="en">',
+    "<head>",
+    '<meta charset="utf-8">',
+    '<meta name="viewport" content="width=device-width, initial-scale=1">',
+    f"<title>{html.escape(title)}</title>",
+    f"<style>\n{style.read_text('utf-8')}</style>",
+    "</head>",
+    "<body>",
+    f"<h1>{html.escape(title)}</h1>",
+    f'<p class="size">{html.escape(size)}</p>',
+    *body,
+    f"<footer>Numbers in brackets are {100 * level:g} % intervals. Accuracies, "
+    "and the gaps of bins, classes and groups, have Wilson’s, other numbers "
+    "the bootstrap’s; where there are several seeds, all have Student’s, over "
+    "seeds. Made by orthograd-optax.</footer>",
+    "</body>",
+    "</html>",
+  ]
+  return "\n".join(lines) + "\n"
+
+
+def paragraph(text: str) -> str:
+  return f"<p>{html.escape(text)}</p>"
+
+
+def note(text: str) -> str:
+  return f'<p class="note">Note: {html.escape(text)}</p>'
+
+
+def next_step(text: str) -> str:
+  return f'<div class="next">{paragraph(text)}</div>'
+
+
+def folded(summary: str, content: str) -> str:
+  return f"<details><summary>{summary}</summary>{content}</details>"
+
+
+def figure(drawn: "Figure", caption: str) -> str:
+  caption = html.escape(caption)
+  svg = _svg(drawn).replace("<svg ", f'<svg role="img" aria-label="{caption}" ')
+  return f"<figure>{svg}<figcaption>{caption}</figcaption></figure>"
+
+
+def _svg(drawn: "Figure") -> str:
+  """Without a background, and in the colours of the page."""
+  from orthograd_optax import plots
+
+  text = re.sub(r"^.*?(?=<svg)", "", plots.svg(drawn), flags=re.DOTALL)
+  text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+  # Two figures on a page must not share names.
+  name = f"f{zlib.crc32(text.encode()):08x}-"
+  text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}", text)
+
+  def themed(match):
+    colour = match[2].lower()
+    return match[1] + _THEMED.get(colour, match[2])
+
+  return re.sub(r"((?:fill|stroke): )(#[0-9a-fA-F]{6})", themed, text)
+
+
+def table(
+  header: Sequence[str],
+  rows: Iterable[Sequence[str]],
+  best: str | None = None,
+) -> str:
+  """Cells are HTML; the first column is text."""
+
+  def line(tag, cells, marked=False):
+    first, *others = cells
+    cells = [f'<{tag} class="text">{first}</{tag}>']
+    cells += [f"<{tag}>{cell}</{tag}>" for cell in others]
+    row = '<tr class="best">' if marked else "<tr>"
+    return f"{row}{''.join(cells)}</tr>"
+
+  body = [line("td", row, row[0] == best) for row in rows]
+  head = f"<thead>{line('th', header)}</thead>"
+  lines = f"<tbody>{''.join(body)}</tbody>"
+  return f'<div class="wide"><table>{head}{lines}</table></div>'
+
+
+def cell(estimate: Estimate) -> str:
+  value, interval = _words.numbers(estimate)
+  return f"{value} <small>{interval}</small>" if interval else value
+
+
+def metrics_table(report: "Report") -> str:
+  rows = [
+    (html.escape(_words.LABELS[name]), cell(estimate))
+    for name, estimate in report.metrics.items()
+  ]
+  p = _words.p_value(report.p_calibrated)
+  rows.append(("p-value of “it is calibrated”", p))
+  return table(["", "value"], rows)
+
+
+def methods_table(report: "Report") -> str:
+  if not report.recalibrated:
+    return ""
+  names = {k: html.escape(v) for k, v in _words.METHODS.items()}
+  columns = {"nll": "NLL", "ece": "ECE", "brier": "Brier"}
+  columns["accuracy"] = "accuracy"
+  rows = [
+    (names[method], *(cell(found[column]) for column in columns))
+    for method, found in report.recalibrated.items()
+  ]
+  best = names[report.best or "as it is"]
+  return table(["judged by other examples", *columns.values()], rows, best)
+
+
+def part_table(kind: str, parts: Iterable["Part"]) -> str:
+  rows = [
+    (
+      html.escape(part.name),
+      f"{part.count:,.0f}",
+      cell(part.accuracy),
+      f"{part.confidence:.4f}" if part.count else "—",
+      cell(part.gap),
+    )
+    for part in parts
+  ]
+  header = [kind, "examples", "accuracy", "confidence", "confidence − accuracy"]
+  return table(header, rows)
+
+
+def long_table(draw: Any, rows: Sequence[Any]) -> str:
+  text = draw(rows[:SHOWN])
+  if len(rows) > SHOWN:
+    text += folded(f"{len(rows) - SHOWN} more", draw(rows[SHOWN:]))
+  return text
+
+
+def errors_table(report: "Report") -> str:
+  if not report.confident_errors:
+    return paragraph("It made no errors.")
+  rows = [
+    (
+      str(error.row),
+      html.escape(error.label),
+      html.escape(error.predicted),
+      f"{error.confidence:.6f}",
+    )
+    for error in report.confident_errors
+  ]
+  header = ["row (from 0)", "label", "predicted", "confidence"]
+  return "<h3>The most confident errors</h3>" + table(header, rows)
+
+
+def comparison_table(comparison: "ModelComparison") -> str:
+  rows = [
+    (
+      html.escape(_words.LABELS[name]),
+      cell(comparison.a[name]),
+      cell(comparison.b[name]),
+      cell(comparison.difference[name]),
+      html.escape(comparison.verdicts[name]),
+    )
+    for name in comparison.difference
+  ]
+  a, b = map(html.escape, comparison.names)
+  return table(["", a, b, "difference", "verdict"], rows)

@@ -1,0 +1,174 @@
+"""Does confidence tell right answers from wrong ones, whatever its scale?"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import logsumexp
+
+from orthograd_optax.calibration import _inputs
+
+
+@_inputs.checked()
+def confidence_correlation(logits: Any, labels: Any) -> jax.Array:
+  """Pearson's correlation of confidence and correctness.
+
+  Args:
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+
+  Returns:
+    A number from -1 to 1, and NaN if all examples are correct, or none, or all
+    confidences are equal.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
+    >>> labels = jnp.array([0, 0, 0])
+    >>> print(f"{calibration.confidence_correlation(logits, labels):.4f}")
+    1.0000
+  """
+  confidence = _inputs.confidence(logits)
+  correct = (_inputs.rank(logits, labels) < 1).astype(logits.dtype)
+  # Exactly zero, if all confidences are equal.
+  x = confidence - confidence[0]
+  x, y = x - jnp.mean(x), correct - jnp.mean(correct)
+  deviations = jnp.sqrt(jnp.sum(x**2)) * jnp.sqrt(jnp.sum(y**2))
+  return jnp.sum(x * y) / deviations
+
+
+@_inputs.checked()
+def aurc(logits: Any, labels: Any) -> jax.Array:
+  """The area under the risk–coverage curve.
+
+  Keep the examples on which the network is surest, and count the errors: the
+  mean error rate over all numbers of examples kept. It asks whether confidence
+  ranks examples well, whatever its scale. They are ranked by the log-odds of
+  their confidence, which tell apart even confidences that round to 1; those of
+  equal rank count as if in random order.
+
+  Args:
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+
+  Returns:
+    A number from 0 to 1, the lower the better.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jnp.array([[9.0, 0.0], [5.0, 0.0], [1.0, 0.0], [0.5, 0.0]])
+    >>> print(f"{calibration.aurc(logits, jnp.array([0, 0, 1, 0])):.4f}")
+    0.1458
+
+  References:
+    Geifman et al, `Bias-Reduced Uncertainty Estimation for Deep Neural
+    Classifiers <https://arxiv.org/abs/1805.08206>`_, 2019
+  """
+  expected = _expected_errors(logits, labels)
+  kept = jnp.arange(1, logits.shape[0] + 1, dtype=logits.dtype)
+  return jnp.mean(expected / kept)
+
+
+@_inputs.checked("coverage")
+def selective_risk(logits: Any, labels: Any, coverage: float) -> jax.Array:
+  """The error rate of the answers that are kept, the surest ones.
+
+  Args:
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+    coverage: the share of examples to keep, above 0 and up to 1; rounded up to
+      a whole number of them. They are ranked as for :func:`aurc`, which is the
+      mean of this over all coverages.
+
+  Returns:
+    A number from 0 to 1.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jnp.array([[9.0, 0.0], [5.0, 0.0], [1.0, 0.0], [0.5, 0.0]])
+    >>> labels = jnp.array([0, 0, 1, 0])
+    >>> print(calibration.selective_risk(logits, labels, 0.5))
+    0.0
+    >>> print(calibration.selective_risk(logits, labels, 1.0))
+    0.25
+
+  References:
+    Geifman and El-Yaniv, `Selective Classification for Deep Neural Networks
+    <https://arxiv.org/abs/1705.08500>`_, 2017
+  """
+  if not 0 < coverage <= 1:
+    raise ValueError(
+      f"coverage is {coverage}, but must be above 0 and at most 1: the share "
+      "of examples to keep."
+    )
+  kept = kept_examples(coverage, logits.shape[0])
+  return _expected_errors(logits, labels)[kept - 1] / kept
+
+
+@_inputs.checked()
+def auroc(logits: Any, labels: Any) -> jax.Array:
+  """The area under the ROC curve of confidence against correctness.
+
+  That is the probability that the model is surer of a right answer than of a
+  wrong one, where equal confidences count by half. Examples are ranked as for
+  :func:`aurc`.
+
+  Args:
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+
+  Returns:
+    A number from 0 to 1: 0.5 if confidence says nothing, and NaN if all
+    examples are correct, or none.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = jnp.array([[9.0, 0.0], [5.0, 0.0], [1.0, 0.0], [0.5, 0.0]])
+    >>> print(f"{calibration.auroc(logits, jnp.array([0, 0, 1, 0])):.4f}")
+    0.6667
+
+  References:
+    Hendrycks and Gimpel, `A Baseline for Detecting Misclassified and
+    Out-of-Distribution Examples <https://arxiv.org/abs/1610.02136>`_, 2017
+  """
+  wrong, errors, first, last = _by_doubt(logits, labels)
+  # For each right answer, the wrong ones of which the model is less sure.
+  less = errors[-1] - (errors[first] + errors[last]) / 2
+  right = logits.shape[0] - errors[-1]
+  return jnp.sum(jnp.where(wrong, 0, less / errors[-1])) / right
+
+
+def kept_examples(coverage: float, examples: int) -> int:
+  """How many of them that is, rounded up, whatever floats make of 0.7 · 10."""
+  return max(math.ceil(round(coverage * examples, 6)), 1)
+
+
+def doubt(logits):
+  """The log of (1 − p) / p, p being the confidence."""
+  ascending = jnp.sort(logits, axis=1)
+  return logsumexp(ascending[:, :-1] - ascending[:, -1:], axis=1)
+
+
+def _by_doubt(logits, labels):
+  """From the surest example on: is it wrong, errors so far, ties' extent."""
+  doubts = doubt(logits)
+  order = jnp.argsort(doubts)
+  doubts, wrong = doubts[order], (_inputs.rank(logits, labels) > 0)[order]
+  errors = jnp.concatenate([jnp.zeros(1, int), jnp.cumsum(wrong)])
+  first = jnp.searchsorted(doubts, doubts, side="left")
+  last = jnp.searchsorted(doubts, doubts, side="right")
+  return wrong, errors.astype(logits.dtype), first, last
+
+
+def _expected_errors(logits, labels):
+  """Among the k surest examples, for k from 1 to all of them."""
+  _, errors, first, last = _by_doubt(logits, labels)
+  # Examples first to last, of equal doubt, share their errors evenly.
+  kept = jnp.arange(1, logits.shape[0] + 1)
+  share = ((kept - first) / (last - first)).astype(logits.dtype)
+  return errors[first] + share * (errors[last] - errors[first])

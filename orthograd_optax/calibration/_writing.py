@@ -1,0 +1,27 @@
+"""Files that are there as a whole, or not at all."""
+
+import contextlib
+import os
+import pathlib
+import tempfile
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike):
+  """A temporary name beside the path, which becomes the path at the end."""
+  path = pathlib.Path(path)
+  handle, name = tempfile.mkstemp(path.suffix, f".{path.stem}-", path.parent)
+  os.close(handle)
+  try:
+    yield pathlib.Path(name)
+    os.chmod(name, 0o644)
+    os.replace(name, path)
+  finally:
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(name)
+
+
+def write_text(path: str | os.PathLike, text: str) -> pathlib.Path:
+  with replacing(path) as temporary:
+    temporary.write_text(text, encoding="utf-8")
+  return pathlib.Path(path)

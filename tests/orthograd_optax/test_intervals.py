@@ -1,0 +1,197 @@
+"""Intervals against SciPy's, and against what they promise."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from orthograd_optax import calibration
+from orthograd_optax.calibration import _bootstrap, _inputs, _resampling
+
+EXAMPLES, CLASSES = 400, 3  # also of test_report.py, to share programs
+
+
+def overconfident(seed=0, examples=EXAMPLES, temperature=2.0):
+  random = np.random.default_rng(seed)
+  logits = 3 * random.normal(size=(examples, CLASSES))
+  noise = random.gumbel(size=logits.shape)
+  labels = np.argmax(logits / temperature + noise, axis=1)
+  return logits.astype(np.float32), labels
+
+
+def test_bootstrap_of_a_mean_is_that_of_scipy():
+  logits, labels = overconfident()
+  losses = np.asarray(_inputs.nll(logits, labels), np.float64)
+  expected = stats.bootstrap(
+    [losses], np.mean, method="basic", n_resamples=20_000, rng=0
+  ).confidence_interval
+  actual = calibration.bootstrap(
+    calibration.nll, logits, labels, replicates=4000
+  )
+  assert actual.value == pytest.approx(losses.mean(), rel=1e-6)
+  width = expected.high - expected.low
+  assert abs(actual.low - expected.low) < 0.05 * width
+  assert abs(actual.high - expected.high) < 0.05 * width
+  again = calibration.bootstrap(calibration.nll, logits, labels, seed=1)
+  assert again.value == actual.value and again.low != actual.low
+
+
+def test_bootstrap_refuses():
+  logits, labels = overconfident()
+  for replicates in (0, 2.5):
+    with pytest.raises(ValueError, match=f"replicates is {replicates}"):
+      calibration.bootstrap(
+        calibration.nll, logits, labels, replicates=replicates
+      )
+  with pytest.raises(ValueError, match="level is 95"):
+    calibration.bootstrap(calibration.nll, logits, labels, level=95)
+  with pytest.raises(ValueError, match="look like probabilities"):
+    p = jax.nn.softmax(logits)
+    calibration.bootstrap(calibration.nll, p, labels)
+
+
+@functools.cache
+def described(units=_resampling.MAX_UNITS):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(_resampling, "MAX_UNITS", units)
+    pair = _inputs.check(*overconfident())
+    groups = np.arange(EXAMPLES) % 2
+    return _resampling.describe(*pair, groups=groups, num_groups=2)
+
+
+METRICS = {
+  "nll": calibration.nll,
+  "ece": calibration.ece,
+  "classwise_ece": calibration.classwise_ece,
+  "auroc": calibration.auroc,
+  "selective_risk": functools.partial(calibration.selective_risk, coverage=0.9),
+  "confidence": calibration.max_softmax,
+  "brier": calibration.brier,
+  "entropy": calibration.entropy,
+  "rms_calibration_error": calibration.rms_calibration_error,
+  "ks_calibration_error": calibration.ks_calibration_error,
+  "aurc": calibration.aurc,
+  "ece_equal_mass": functools.partial(calibration.ece, binning="mass"),
+  "temperature": calibration.fit_temperature,
+}
+
+
+@pytest.mark.mostly_slow(5)
+@pytest.mark.parametrize("name", METRICS)
+def test_sums_are_as_good_as_drawing_logits(name):
+  """The same draws, by another way: of logits, or of sums."""
+  logits, labels = overconfident()
+  expected = calibration.bootstrap(METRICS[name], logits, labels)
+  found = _resampling.estimates([described()], 0.95)[name]
+  value, low, high = map(float, found)
+  assert value == pytest.approx(expected.value, rel=1e-6)
+  # Ranks are in cells, and bins of equal mass stay where they are.
+  ranked = ("auroc", "aurc", "selective_risk", "ks_calibration_error")
+  rough = name in (*ranked, "ece_equal_mass")
+  share = (0.1 if rough else 1e-3) * (expected.high - expected.low)
+  assert low == pytest.approx(expected.low, abs=share)
+  assert high == pytest.approx(expected.high, abs=share)
+
+
+def test_groups_of_examples_vary_as_examples_do():
+  few, all_of_them = (
+    _resampling.estimates([described(*units)], 0.95) for units in ((100,), ())
+  )
+  for name in ("nll", "ece", "confidence", "temperature", "auroc"):
+    widths = [float(e[name][2] - e[name][1]) for e in (few, all_of_them)]
+    # A spread of 100 numbers is known to 7 %.
+    assert 0.75 < widths[0] / widths[1] < 1.3, name
+
+
+def test_parts_add_up():
+  logits, labels = overconfident()
+  correct = logits.argmax(axis=1) == labels
+  values = described().values
+  for part in ("bin", "class", "group"):
+    assert values[f"{part}_count"].sum() == EXAMPLES
+  even = np.arange(EXAMPLES) % 2 == 0
+  confidence = np.asarray(_inputs.confidence(logits))
+  gap = confidence[even].mean() - correct[even].mean()
+  assert values["group_gap"][0] == pytest.approx(gap, abs=1e-5)
+  bins = calibration.reliability(logits, labels)
+  np.testing.assert_array_equal(values["bin_count"], bins.count)
+  full = bins.count > 0
+  np.testing.assert_allclose(
+    values["bin_accuracy"][full], bins.accuracy[full], rtol=1e-5
+  )
+  assert np.isnan(values["bin_accuracy"][~full]).all()
+
+
+def test_shares_and_seeds_have_textbook_intervals():
+  right, count = np.array([0, 3, 50, 7]), np.array([10, 10, 50, 9])
+  found = _bootstrap.wilson_interval(right, count, 0.9)
+  for i in range(4):
+    test = stats.binomtest(int(right[i]), int(count[i]))
+    expected = test.proportion_ci(0.9, "wilson")
+    assert found[1][i] == pytest.approx(expected.low, abs=1e-12)
+    assert found[2][i] == pytest.approx(expected.high, abs=1e-12)
+  assert np.isnan(_bootstrap.wilson_interval(0, 0, 0.9)).all()
+  values = np.random.default_rng(0).normal(size=7)
+  _, low, high = _bootstrap.seeds_interval(values, 0.9)
+  expected = stats.ttest_1samp(values, 0).confidence_interval(0.9)
+  np.testing.assert_allclose([low, high], expected)
+  # A bin that is empty in some seeds.
+  table = np.array([[1.0, np.nan, np.nan], [2.0, np.nan, 5.0], [4.0, 3.0, 7.0]])
+  mean, low, high = _bootstrap.seeds_interval(table, 0.9)
+  np.testing.assert_allclose(mean, [7 / 3, 3, 6])
+  assert np.isnan([low[1], high[1]]).all()
+  expected = stats.ttest_1samp([5.0, 7.0], 0).confidence_interval(0.9)
+  np.testing.assert_allclose([low[2], high[2]], expected)
+
+
+def test_intervals_have_their_value():
+  """Also where all draws are above it, as of an ECE that is all noise."""
+  value, draws = np.array(0.01), np.linspace(0.02, 0.03, 100)
+  _, low, high = _bootstrap.basic_interval(value, draws, 0.95, (0.0, 1.0))
+  assert low == 0 and high == 0.01
+  unknown = _bootstrap.basic_interval(value, draws * np.nan, 0.95)
+  assert np.isnan(unknown[1:]).all()
+
+
+def test_a_calibrated_model_has_uniform_p_values():
+  random = np.random.default_rng(0)
+  p_values = []
+  for seed in range(200):
+    confidence = random.uniform(0.4, 1, size=150).astype(np.float32)
+    correct = random.uniform(size=150) < confidence
+    bins = np.ceil(confidence * 10)
+    gaps = [
+      abs((confidence[bins == b] - correct[bins == b]).sum())
+      for b in np.unique(bins)
+    ]
+    errors, accuracy = _resampling.consistency(confidence, 10, 200, seed)
+    assert accuracy.shape == (200, 10)
+    p_values.append((1 + np.sum(errors >= sum(gaps) / 150)) / 201)
+  assert stats.kstest(p_values, "uniform").pvalue > 0.05
+
+
+def test_consistency_of_many_examples_is_that_of_each(monkeypatch):
+  confidence = np.random.default_rng(0).beta(5, 1, size=3000)
+  confidence = confidence.astype(np.float32)
+  one, accuracy = _resampling.consistency(confidence, 10, 2000, 0)
+  monkeypatch.setattr(_resampling, "MAX_UNITS", 100)
+  many, its_accuracy = _resampling.consistency(confidence, 10, 2000, 1)
+  assert stats.ks_2samp(one, many).pvalue > 0.05
+  for b in range(4, 10):
+    assert stats.ks_2samp(accuracy[:, b], its_accuracy[:, b]).pvalue > 0.01
+
+
+@pytest.mark.slow
+def test_intervals_cover():
+  """Of the population's ECE, 95 % intervals have at least 90 %."""
+  many, its_labels = overconfident(0, 400_000)
+  truth = float(calibration.ece(many, its_labels))
+  covered = []
+  for seed in range(100):
+    pair = _inputs.check(*overconfident(seed + 1))
+    found = _resampling.describe(*pair, seed=seed, brief=True)
+    _, low, high = _resampling.estimates([found], 0.95)["ece"]
+    covered.append(low <= truth <= high)
+  assert np.mean(covered) >= 0.9

@@ -1,0 +1,793 @@
+"""Reports: numbers, words, pages, files and the command line."""
+
+import functools
+import html.parser
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+from test_intervals import CLASSES, EXAMPLES, overconfident
+
+from orthograd_optax import __main__ as command
+from orthograd_optax import calibration, plots
+from orthograd_optax.calibration import _files, _words
+
+# Fewer draws than usual, for speed.
+report = functools.partial(calibration.report, replicates=200)
+QUESTIONS = [
+  "How often is it right?",
+  "How sure is it?",
+  "Are the two the same?",
+  "Is it a matter of scale?",
+  "Where is it worst?",
+  "Is it more than noise?",
+  "What to do next?",
+]
+
+
+@functools.cache
+def made():
+  logits, labels = overconfident()
+  groups = np.where(np.arange(EXAMPLES) % 4 == 0, "few <&>", "many")
+  names = ["cat", "dog", "<i>yak</i>"]
+  return report(logits, labels, groups=groups, classes=names, name="a <b>")
+
+
+class Page(html.parser.HTMLParser):
+  """Checks that elements are closed in order, and keeps what is in them."""
+
+  def __init__(self, text):
+    super().__init__()
+    self.open, self.headings, self.links, self.text = [], [], [], []
+    self.feed(text)
+    self.close()
+    assert self.open == []
+
+  def handle_starttag(self, tag, attrs):
+    self.links += [v for k, v in attrs if k in ("src", "href")]
+    if tag not in ("meta", "br", "link"):
+      self.open.append(tag)
+
+  def handle_startendtag(self, tag, attrs):
+    self.links += [v for k, v in attrs if k in ("src", "href", "xlink:href")]
+
+  def handle_endtag(self, tag):
+    assert self.open.pop() == tag
+
+  def handle_data(self, data):
+    if self.open and self.open[-1] == "h2":
+      self.headings.append(data)
+    self.text.append(data)
+
+
+# Numbers.
+
+
+def test_metrics_are_those_of_the_functions():
+  logits, labels = overconfident()
+  functions = {
+    "accuracy": calibration.accuracy,
+    "confidence": calibration.max_softmax,
+    "nll": calibration.nll,
+    "brier": calibration.brier,
+    "ece": calibration.ece,
+    "classwise_ece": calibration.classwise_ece,
+    "auroc": calibration.auroc,
+    "temperature": calibration.fit_temperature,
+  }
+  for name, function in functions.items():
+    value, low, high = made().metrics[name]
+    assert value == pytest.approx(float(function(logits, labels)), rel=1e-5)
+    assert low < value < high
+  assert list(made().metrics) == list(_words.LABELS)
+
+
+def test_an_overconfident_model_is_found_out():
+  found = made()
+  assert found.p_calibrated <= 1 / 200
+  assert found.metrics["ece"].value > found.ece_if_calibrated
+  assert found.best == "temperature"
+  half = found.temperature_half
+  assert half is not None and half.low < 2 < half.high
+  gain = found.recalibrated["temperature"]["nll_gain"]
+  before, after = (
+    found.recalibrated[k]["nll"].value for k in ("as it is", "temperature")
+  )
+  assert gain.value == pytest.approx(before - after, abs=1e-6)
+  assert 0 < gain.low < gain.value < gain.high
+  # What it was fitted to, and what it was judged by.
+  logits, labels = overconfident()
+  fit, test = calibration.split(labels)
+  recalibrate = calibration.fit(logits[fit], labels[fit])
+  expected = calibration.nll(recalibrate(logits[test]), labels[test])
+  assert after == pytest.approx(float(expected), rel=1e-5)
+  kept = found.recalibrators["temperature"].temperature
+  assert kept == recalibrate.temperature
+
+
+def test_a_calibrated_model_is_left_as_it_is():
+  logits, labels = overconfident(temperature=1.0)
+  found = report(logits, labels)
+  assert found.p_calibrated > 0.05 and found.best is None
+  assert found.metrics["ece"].value < found.ece_if_calibrated
+  assert "Leave it as it is" in str(found)
+  low, high = found.band
+  for part, below, above in zip(found.bins, low, high, strict=True):
+    if part.count > 20:
+      assert below <= part.accuracy.high and part.accuracy.low <= above
+
+
+def test_parts_and_errors():
+  logits, labels = overconfident()
+  found = made()
+  assert sum(part.count for part in found.bins) == EXAMPLES
+  assert sum(part.count for part in found.by_class) == EXAMPLES
+  sizes = {part.name: part.count for part in found.by_group}
+  assert sizes == {"few <&>": EXAMPLES / 4, "many": 3 * EXAMPLES / 4}
+  confidence = np.asarray(jax.nn.softmax(logits)).max(axis=1)
+  predicted = logits.argmax(axis=1)
+  confidence[predicted == labels] = 0
+  errors = found.confident_errors
+  assert errors[0].row == confidence.argmax()
+  assert errors[0].label == found.classes[labels[errors[0].row]]
+  assert errors[0].predicted == found.classes[predicted[errors[0].row]]
+  np.testing.assert_allclose(
+    [e.confidence for e in errors], np.sort(confidence)[::-1][:10], rtol=1e-6
+  )
+
+
+def test_fit_on_a_validation_set():
+  """All numbers are of the other examples."""
+  logits, labels = overconfident(0, 3 * EXAMPLES // 2)
+  validation = np.arange(len(labels)) % 3 == 0
+  found = report(logits, labels, fit=validation)
+  test = logits[~validation], labels[~validation]
+  assert found.examples == EXAMPLES
+  assert found.metrics["ece"].value == pytest.approx(
+    float(calibration.ece(*test)), rel=1e-5
+  )
+  expected = calibration.fit(logits[validation], labels[validation])
+  half = found.temperature_half
+  assert half is not None
+  assert half.value == pytest.approx(float(expected.temperature), rel=1e-5)
+  rows = [error.row for error in found.confident_errors]
+  assert all(row % 3 != 0 for row in rows)
+
+
+def test_several_seeds_have_intervals_over_seeds():
+  runs = [overconfident(seed) for seed in range(5)]
+  logits = np.concatenate([z for z, _ in runs])
+  labels = np.concatenate([y for _, y in runs])
+  found = report(logits, labels, seeds=np.repeat(np.arange(5), EXAMPLES))
+  assert found.seeds == 5 and found.examples == EXAMPLES
+  values = [float(calibration.nll(*run)) for run in runs]
+  expected = scipy_stats.ttest_1samp(values, 0).confidence_interval()
+  value, low, high = found.metrics["nll"]
+  assert value == pytest.approx(np.mean(values), rel=1e-5)
+  np.testing.assert_allclose([low, high], expected, rtol=1e-4)
+  assert "5 seeds, 400 examples, 3 classes" in str(found)
+  Page(found.html())
+  json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_seeds_with_empty_bins():
+  """Of a bin that one seed has no examples in, the others tell."""
+  logits, labels = overconfident()
+  found = report(np.stack([logits, 20 * logits]), labels)
+  counts = [
+    calibration.reliability(z, labels).count for z in (logits, 20 * logits)
+  ]
+  assert any((counts[0] > 0) & (counts[1] == 0))
+  for part, a, b in zip(found.bins, *counts, strict=True):
+    assert part.count == (a + b) / 2
+    assert np.isfinite(part.gap.value) == (part.count > 0)
+    if np.isfinite(part.accuracy.low):
+      assert 0 <= part.accuracy.low <= part.accuracy.high <= 1
+  assert found.metrics["ece"].low >= 0
+  Page(found.html())
+
+
+def test_groups_that_one_seed_has_not():
+  logits, labels = overconfident()
+  both = np.concatenate([logits, logits])
+  groups = np.repeat(["a", "b", "a", "c"], EXAMPLES // 2)
+  found = report(
+    both,
+    np.concatenate([labels, labels]),
+    groups=groups,
+    seeds=np.repeat([0, 1], EXAMPLES),
+  )
+  counts = {part.name: part.count for part in found.by_group}
+  assert counts == {"a": 200, "b": 100, "c": 100}
+
+
+def test_gaps_have_the_intervals_of_accuracies():
+  for part in (*made().bins, *made().by_class, *made().by_group):
+    if part.count:
+      low = part.confidence - part.accuracy.high
+      assert part.gap.low == pytest.approx(low, abs=1e-6)
+      assert -1 <= part.gap.low <= part.gap.value <= part.gap.high <= 1
+
+
+def test_names_of_classes():
+  logits, labels = overconfident()
+  names = np.array(["a", "b", "c"])
+  by_name = report(logits, names[labels], classes=names)
+  assert by_name.metrics == report(logits, labels).metrics
+  with pytest.raises(ValueError, match=r"labels\[0\] is '.'.*classes are 'x'"):
+    report(logits, names[labels], classes=["x", "y", "z"])
+  with pytest.raises(ValueError, match="classes has 2 names.*3 columns"):
+    report(logits, labels, classes=["x", "y"])
+  with pytest.raises(TypeError, match="labels = "):
+    report(logits, names[labels])
+
+
+def test_impossible_labels():
+  """An infinite loss is said to be one, and the rest is there."""
+  logits, labels = overconfident()
+  logits = logits.copy()
+  logits[5, labels[5]] = -np.inf
+  found = report(logits, labels)
+  assert found.metrics["nll"].value == np.inf
+  assert "1 examples had a probability below 1e-30" in str(found)
+  assert re.search(r"NLL \(log-loss\), nats +∞\n", str(found))
+  assert np.isfinite(found.metrics["ece"]).all()
+  assert found.to_dict()["nll"]["value"] is None
+  Page(found.html())
+
+
+def test_a_model_that_is_always_right():
+  logits, _ = overconfident()
+  found = report(logits, logits.argmax(axis=1))
+  assert found.metrics["accuracy"].value == 1
+  assert found.metrics["accuracy"].low < 0.995
+  assert "no best temperature" in _words.answers(found)["scale"].text
+  assert "all right, or all wrong" in _words.answers(found)["sure"].text
+  assert "It made no errors" in found.html()
+  assert found.confident_errors == []
+  backwards = report(logits, logits.argmin(axis=1))
+  assert "order of the classes" in backwards.notes[0]
+  assert "say nothing" in _words.answers(backwards)["scale"].text
+
+
+# Words and pages.
+
+
+def test_table():
+  text = str(made())
+  for label in _words.LABELS.values():
+    assert label in text
+  value, low, high = made().metrics["ece"]
+  assert re.search(rf"\nECE +{value:.4f} +\({low:.4f}, {high:.4f}\)\n", text)
+  assert "Next: Recalibrate: temperature." in text
+  assert 'calibration.fit(logits, labels, "temperature")' in text
+
+
+def test_the_code_of_the_recommendation_runs(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  _, code = _words.recommendation(made())
+  logits, labels = overconfident()
+  names = {"logits": logits, "labels": labels, "new_logits": logits}
+  exec(code, names)
+  np.testing.assert_allclose(names["probabilities"].sum(axis=1), 1, rtol=1e-5)
+  assert calibration.load("recalibrator.json").method == "temperature"
+
+
+def test_dict_is_json():
+  content = json.loads(json.dumps(made().to_dict(), allow_nan=False))
+  for name in ("accuracy", "nll", "ece", "brier", "temperature"):
+    assert set(content[name]) == {"value", "low", "high"}
+  assert 0 < content["accuracy"]["value"] < 1
+  assert content["examples"] == EXAMPLES
+  assert len(content["bins"]) == 10
+  # A bin of no examples has no accuracy.
+  empty = [b for b in content["bins"] if b["count"] == 0]
+  assert empty and all(b["accuracy"]["value"] is None for b in empty)
+
+
+def test_page(tmp_path):
+  path = tmp_path / "page.html"
+  assert made().save(path) == path
+  text = path.read_text("utf-8")
+  page = Page(text)
+  assert page.headings[:7] == QUESTIONS
+  # Nothing is fetched; names are text.
+  assert all(link.startswith("#") for link in page.links)
+  assert "@import" not in text and "url(http" not in text
+  assert "<script" not in text and "<yak" not in text and "a &lt;b&gt;" in text
+  assert "prefers-color-scheme: dark" in text and "@media print" in text
+  assert 'name="viewport"' in text
+  assert text.count("<svg") == 3  # bins, classes, groups
+  # Figures have names of their own, and colours of the page.
+  names = re.findall(r'\bid="([^"]+)"', text)
+  assert len(set(names)) == len(names)
+  assert set(re.findall(r"url\(#([^)]+)\)", text)) <= set(names)
+  assert "currentColor" in text and "fill: #000000" not in text
+  assert "fill: #ffffff" not in text and "stroke: #ffffff" not in text
+  assert made().html() == text  # the same bytes each time
+
+
+def test_notebooks_show_it():
+  text = made()._repr_html_()
+  assert text.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
+  assert text.count("<") == 2
+
+
+def test_without_matplotlib(monkeypatch):
+  def no_plots(_):
+    raise ImportError("matplotlib")
+
+  monkeypatch.setattr(plots, "report_diagram", no_plots)
+  text = made()._repr_html_()
+  assert text.startswith("<pre>a &lt;b&gt;: 400 examples")
+
+
+def test_diagram():
+  top, bottom = made().plot().axes
+  (band,) = [
+    c for c in top.containers if c.get_label() == "if calibrated, 95 %"
+  ]
+  full = [i for i, part in enumerate(made().bins) if part.count]
+  low, high = made().band[:, full]
+  np.testing.assert_allclose([r.get_y() for r in band], low)
+  np.testing.assert_allclose([r.get_y() + r.get_height() for r in band], high)
+  assert bottom.get_xlabel() == "confidence"
+  (axis,) = plots.gap_plot(made().by_class).axes
+  names = [label.get_text() for label in axis.get_yticklabels()]
+  assert names == [part.name for part in made().by_class]
+  with pytest.raises(ValueError, match="no parts"):
+    plots.gap_plot([])
+
+
+@pytest.mark.parametrize(
+  ("gap", "words"),
+  [
+    ((0.1, 0.05, 0.15), "surer than it is right"),
+    ((-0.1, -0.15, -0.05), "right more often than it is sure"),
+    ((0.01, -0.05, 0.07), "On the whole, yes"),
+  ],
+)
+def test_words_follow_from_numbers(gap, words):
+  metrics = made().metrics | {"overconfidence": calibration.Estimate(*gap)}
+  changed = calibration.Report(**(vars(made()) | {"metrics": metrics}))
+  assert words in _words.answers(changed)["same"].text
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"row": (7, np.nan)}, r"logits\[7\] has no softmax.*Leave that row out"),
+    ({"row": (9, np.inf)}, r"logits\[9\] has no softmax"),
+    ({"row": (9, -np.inf)}, r"logits\[9\] has no softmax"),
+    ({"label": (5, 3)}, r"labels\[5\] is 3.*3 classes.*0 to 2"),
+    ({"label": (5, -1)}, r"labels\[5\] is -1"),
+    ({"cut": 3}, r"labels has shape \(3,\)"),
+    ({"groups": np.zeros(3)}, r"groups has shape \(3,\)"),
+    ({"seeds": np.zeros(3)}, r"seeds has shape \(3,\)"),
+    (
+      {"cut": 3, "seeds": np.arange(EXAMPLES) % 2},
+      r"labels has shape \(3,\), but for logits of shape \(400, 3\)",
+    ),
+    ({"label": (8, 3), "seeds": np.arange(EXAMPLES) % 2}, r"labels\[8\] is 3"),
+    (
+      {"row": (8, np.nan), "seeds": np.arange(EXAMPLES) % 2},
+      r"logits\[8\] has",
+    ),
+    ({"fit": np.zeros(EXAMPLES)}, "fit has .* float64.*booleans"),
+    ({"fit": np.zeros(EXAMPLES, bool)}, "fit has 0 of 400"),
+    ({"level": 95}, "level is 95"),
+    ({"replicates": 0}, "replicates is 0"),
+    ({"num_bins": 0}, "num_bins is 0"),
+  ],
+)
+def test_reports_refuse(change, message):
+  logits, labels = overconfident()
+  logits, labels = logits.copy(), labels.copy()
+  if "row" in change:
+    row, value = change.pop("row")
+    logits[row] = value
+  if "label" in change:
+    row, value = change.pop("label")
+    labels[row] = value
+  labels = labels[: change.pop("cut", None)]
+  with pytest.raises(ValueError, match=message):
+    calibration.report(logits, labels, **change)
+
+
+def test_reports_are_made_on_the_host():
+  logits, labels = overconfident()
+  with pytest.raises(TypeError, match="outside of jit"):
+    jax.jit(lambda z: calibration.report(z, labels).p_calibrated)(logits)
+  with pytest.raises(ValueError, match="look like probabilities"):
+    calibration.report(jax.nn.softmax(logits), labels)
+  with pytest.raises(TypeError, match="'bins': did you mean num_bins"):
+    calibration.report(logits, labels, bins=15)
+
+
+# Two models.
+
+
+@functools.cache
+def compared():
+  logits, labels = overconfident()
+  return calibration.compare(
+    logits, logits / 2, labels, names=("hot", "cool"), replicates=200
+  )
+
+
+def test_compare_in_pairs():
+  found = compared()
+  logits, labels = overconfident()
+  expected = calibration.ece(logits, labels) - calibration.ece(
+    logits / 2, labels
+  )
+  assert found.difference["ece"].value == pytest.approx(
+    float(expected), rel=1e-4
+  )
+  assert found.verdicts["ece"] == "cool is better"
+  assert found.verdicts["confidence"] == "higher in hot"
+  # Scaling changes no answer, and in pairs not even by noise.
+  assert tuple(found.difference["accuracy"]) == (0, 0, 0)
+  assert found.verdicts["accuracy"] == "no difference shown"
+  # Losses of the same examples go together.
+  gap = found.difference["nll"]
+  alone = found.a["nll"]
+  assert gap.high - gap.low < alone.high - alone.low
+  assert "cool is better" in str(found)
+  Page(found.html())
+  assert found._repr_html_().startswith("<iframe")
+  json.dumps(found.to_dict(), allow_nan=False)
+  same = calibration.compare(logits, logits, labels, replicates=200)
+  assert set(same.verdicts.values()) == {"no difference shown"}
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_few_seeds_have_no_verdict(seeds):
+  runs = [overconfident(seed) for seed in range(seeds)]
+  logits = np.stack([z for z, _ in runs])
+  labels = runs[0][1]
+  found = calibration.compare(logits, logits / 2, labels, replicates=10)
+  assert found.seeds == seeds
+  differences = [
+    float(calibration.nll(z, labels) - calibration.nll(z / 2, labels))
+    for z in logits
+  ]
+  expected = scipy_stats.ttest_1samp(differences, 0).confidence_interval()
+  np.testing.assert_allclose(found.difference["nll"][1:], expected, rtol=1e-3)
+  if seeds < 5:
+    assert set(found.verdicts.values()) == {""}
+    assert "3 seeds are too few for a verdict" in str(found)
+  else:
+    assert found.verdicts["nll"] == "B is better"
+  assert found.plot() is not None
+
+
+def test_compare_refuses():
+  logits, labels = overconfident()
+  with pytest.raises(ValueError, match=r"\(400, 3\) and \(399, 3\)"):
+    calibration.compare(logits, logits[1:], labels)
+
+
+# Files and the command line.
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  return tmp_path
+
+
+def run(capsys, *arguments):
+  """Exit status, and what was printed."""
+  status = command.main([*arguments, "--replicates", "200"])
+  out, err = capsys.readouterr()
+  return status, out, err
+
+
+def write(folder, kind, logits, labels):
+  p = np.asarray(jax.nn.softmax(logits))
+  if kind == "logits.npz":
+    np.savez(folder / "x.npz", logits=logits, labels=labels)
+  elif kind == "probabilities.npz":
+    np.savez(folder / "x.npz", probabilities=p, labels=labels)
+  elif kind == "names.npz":
+    names = np.array(["b", "c", "a"])
+    pair = {"probabilities": p, "labels": names[labels], "classes": names}
+    np.savez(folder / "x.npz", **pair)
+  elif kind == "npy":
+    np.save(folder / "x.npy", logits)
+    np.save(folder / "labels.npy", labels)
+    return ["x.npy", "labels.npy"]
+  elif kind == "csv":
+    lines = ["label,logit_0,logit_1,logit_2"]
+    lines += [
+      ",".join([str(y), *map(str, row)])
+      for y, row in zip(labels, logits, strict=True)
+    ]
+    (folder / "x.csv").write_text("\n".join(lines) + "\n")
+    return ["x.csv"]
+  elif kind == "parquet":
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    names = np.array(["b", "c", "a"])
+    frame = pandas.DataFrame(p.astype(np.float64), columns=list(names))
+    frame["label"] = names[labels]
+    frame.to_parquet(folder / "x.parquet")
+    return ["x.parquet"]
+  return ["x.npz"]
+
+
+KINDS = ["logits.npz", "probabilities.npz", "names.npz", "npy", "csv"]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "parquet"])
+def test_report_of_a_file(kind, folder, capsys):
+  logits, labels = overconfident()
+  files = write(folder, kind, logits, labels)
+  status, out, err = run(capsys, "report", *files, "--json")
+  assert status == 0 and err == ""
+  content = json.loads(out)
+  for name in ("accuracy", "nll", "ece", "brier", "temperature"):
+    expected = made().metrics[name]._asdict()
+    assert content[name] == pytest.approx(expected, rel=1e-4, abs=1e-5), name
+  assert not list(folder.glob("*.html"))
+
+
+def test_report_writes_a_page_and_prints_the_table(folder, capsys):
+  write(folder, "logits.npz", *overconfident())
+  status, out, err = run(capsys, "report", "x.npz")
+  assert status == 0 and err == "The page is x.html\n"
+  assert "accuracy" in out and "Next: " in out
+  assert "confidence of x be trusted" in (folder / "x.html").read_text("utf-8")
+  options = ("--output", "page.html", "--name", "my model")
+  assert run(capsys, "report", "x.npz", *options)[0] == 0
+  assert "confidence of my model" in (folder / "page.html").read_text("utf-8")
+  assert sorted(p.name for p in folder.iterdir()) == [
+    *("page.html", "x.html", "x.npz")
+  ]
+
+
+def test_compare_files(folder, capsys):
+  logits, labels = overconfident()
+  np.savez("a.npz", logits=logits, labels=labels)
+  np.savez("b.npz", logits=logits / 2, labels=labels)
+  status, out, err = run(capsys, "compare", "a.npz", "b.npz", "--json")
+  assert status == 0
+  content = json.loads(out)
+  assert content["verdicts"]["ece"] == "b is better"
+  assert content["difference"]["ece"]["low"] > 0
+  status, out, err = run(capsys, "compare", "a.npz", "b.npz")
+  assert status == 0 and "b is better" in out and "a_or_b.html" in err
+  assert (folder / "a_or_b.html").exists()
+  other = labels.copy()
+  other[3] = (other[3] + 1) % 3
+  np.savez("b.npz", logits=logits / 2, labels=other)
+  status, out, err = run(capsys, "compare", "a.npz", "b.npz")
+  assert status == 2 and re.search(r"labels\[3\] is . in a.npz and . in b", err)
+  np.savez("b.npz", logits=logits[1:], labels=labels[1:])
+  status, out, err = run(capsys, "compare", "a.npz", "b.npz")
+  assert status == 2 and "400 and 399 labels" in err
+
+
+BAD_FILES = {
+  "nothing.npz": (None, "no file nothing.npz. To make one: np.savez"),
+  "text.npz": ("hello", "text.npz is no .npz file"),
+  "x.txt": ("hello", r"ends in '.txt'.*np.savez"),
+  "x.npy": ("hello", "no labels: give a second file"),
+  "empty.csv": ("", "empty.csv has no rows"),
+  "header.csv": ("label,a,b\n", "header.csv has no rows"),
+  "short.csv": ("label,a,b\n0,0.5,0.5\n1,0.5\n", "line 3: it has 2 cells"),
+  "word.csv": (
+    "label,a,b\n0,0.5,0.5\n1,x,0.5\n",
+    "line 3, column a: 'x' is no",
+  ),
+  "twice.csv": ("label,a,a\n0,0.5,0.5\n", "two columns of one name"),
+  "nolabel.csv": ("a,b\n0.5,0.5\n", "must have label"),
+  "sum.csv": (
+    "label,prob_a,prob_b\na,0.5,0.5\nb,0.5,0.9\n",
+    r"probabilities\[1\] sums to 1.4",
+  ),
+  "name.csv": (
+    "label,a,b\na,0.5,0.5\nc,0.5,0.5\n",
+    r"labels\[1\] is 'c', but the classes are 'a', 'b'",
+  ),
+  "range.csv": ("label,a,b\n0,1.5,0.5\n7,2,-3\n", r"labels\[1\] is 7"),
+  "nan.csv": ("label,a,b\n0,1.5,0.5\n1,nan,2\n", r"logits\[1\] has no softmax"),
+  "one.csv": ("label,score\nyes,0.5\nno,0.2\n", "Name the column after"),
+  "split.csv": ("label,a,b,split\n0,1,2,train\n", "there must be test"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files(name, folder, capsys):
+  """The row, the rule and the remedy; and nothing is written."""
+  content, message = BAD_FILES[name]
+  if content is not None:
+    (folder / name).write_text(content)
+  before = sorted(folder.iterdir())
+  status, out, err = run(capsys, "report", name)
+  assert status == 2 and out == ""
+  assert err.startswith("error: ") and re.search(message, err)
+  assert "Traceback" not in err
+  assert sorted(folder.iterdir()) == before
+
+
+def test_bad_keys_and_outputs(folder, capsys):
+  logits, labels = overconfident()
+  np.savez("x.npz", scores=logits, labels=labels)
+  _, _, err = run(capsys, "report", "x.npz")
+  assert "has the keys scores, labels, but must have labels, and either" in err
+  np.savez("x.npz", logits=logits, labels=labels.astype(str).astype(object))
+  _, _, err = run(capsys, "report", "x.npz")
+  assert "astype(str)" in err
+  np.savez("x.npz", logits=logits, labels=np.array(["a", "b", "c"])[labels])
+  _, _, err = run(capsys, "report", "x.npz")
+  assert "classes=model.classes_" in err
+  np.savez("x.npz", logits=logits, labels=labels)
+  for output, message in (("page.pdf", ".html"), ("no/x.html", "folder no")):
+    status, _, err = run(capsys, "report", "x.npz", "--output", output)
+    assert status == 2 and message in err
+  status, _, err = run(capsys, "report", "x.npz", "labels.npy")
+  assert status == 2 and "no file labels.npy" in err
+  status, _, err = run(capsys, "report", "x.npz", "x.npz")
+  assert status == 2 and "leave x.npz out" in err
+  monkeypatch = pytest.MonkeyPatch()
+  with monkeypatch.context() as patch:
+    patch.setattr(importlib.util, "find_spec", lambda _: None)
+    status, _, err = run(capsys, "report", "x.npz")
+  assert status == 2 and "orthograd-optax[plots]" in err
+  assert [p.name for p in folder.iterdir()] == ["x.npz"]
+
+
+def test_keys_of_npz(folder):
+  logits, labels = overconfident()
+  split = np.where(np.arange(EXAMPLES) % 2, "test", "validation")
+  np.savez(
+    "x.npz", logits=logits, labels=labels, group=split, split=split, seed=labels
+  )
+  content = _files.read("x.npz")
+  np.testing.assert_array_equal(content["fit"], split != "test")
+  np.testing.assert_array_equal(content["groups"], split)
+  np.testing.assert_array_equal(content["seeds"], labels)
+
+
+def test_two_classes_of_csv(folder):
+  """A column of scores is of the class that it is named after."""
+  (folder / "x.csv").write_text(
+    "label,probability_benign\nbenign,0.9\nmalignant,0.2\nmalignant,0.6\n"
+  )
+  content = _files.read("x.csv")
+  assert content["classes"] == ["malignant", "benign"]
+  assert content["labels"].tolist() == [1, 0, 0]
+  accuracy = calibration.accuracy(content["logits"], content["labels"])
+  assert accuracy == pytest.approx(2 / 3)
+
+
+def test_help_teaches_by_example(capsys):
+  for arguments in (["--help"], ["report", "--help"], ["compare", "--help"]):
+    with pytest.raises(SystemExit) as stop:
+      command.main(arguments)
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "python -m orthograd_optax report" in text or "compare old" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+# What people have: slow, for each has a shape of its own to compile.
+
+
+def naive_bayes(load):
+  naive_bayes = pytest.importorskip("sklearn.naive_bayes")
+  from sklearn import model_selection
+
+  x, y = load(return_X_y=True)
+  train, test, train_y, test_y = model_selection.train_test_split(
+    x, y, test_size=0.5, random_state=0
+  )
+  return naive_bayes.GaussianNB().fit(train, train_y).predict_proba(
+    test
+  ), test_y
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", ["load_digits", "load_breast_cancer"])
+def test_naive_bayes_is_too_sure(data):
+  datasets = pytest.importorskip("sklearn.datasets")
+  p, labels = naive_bayes(getattr(datasets, data))
+  found = report(calibration.from_probabilities(p), labels)
+  confidence, right = p.max(axis=1), p.argmax(axis=1) == labels
+  assert found.metrics["accuracy"].value == pytest.approx(right.mean())
+  gap = found.metrics["overconfidence"]
+  assert gap.value == pytest.approx(confidence.mean() - right.mean(), abs=1e-5)
+  assert gap.low > 0 and found.p_calibrated < 0.01
+  assert found.best is not None
+  methods = found.recalibrated
+  assert methods[found.best]["ece"].value < methods["as it is"]["ece"].value
+  assert ("platt" in methods) == (p.shape[1] == 2)
+  Page(found.html())
+
+
+@pytest.mark.slow
+def test_few_examples_and_ties():
+  """Neighbours' votes: few different probabilities, of 0 and 1 too."""
+  datasets = pytest.importorskip("sklearn.datasets")
+  from sklearn import neighbors
+
+  x, y = datasets.load_wine(return_X_y=True)
+  model = neighbors.KNeighborsClassifier(5).fit(x[::2], y[::2])
+  p = model.predict_proba(x[1::2])
+  assert np.unique(p).size <= 6
+  found = report(calibration.from_probabilities(p), y[1::2])
+  assert found.examples == 89
+  assert found.notes[0].startswith("89 examples can't tell")
+  assert np.isfinite(
+    [found.metrics["auroc"].low, found.metrics["ece"].high]
+  ).all()
+  Page(found.html())
+
+
+@pytest.mark.slow
+def test_one_example():
+  found = report(np.array([[2.0, 0.0, 0.0]]), np.array([0]))
+  assert found.metrics["accuracy"].value == 1
+  assert 0 < found.metrics["accuracy"].low < 0.5
+  assert np.isnan(found.metrics["auroc"].value)
+  assert not found.recalibrated and "1 example can't tell" in str(found)
+  assert "Get more examples" in str(found)
+  Page(found.html())
+  json.dumps(found.to_dict(), allow_nan=False)
+
+
+@pytest.mark.slow
+def test_a_hundred_classes_of_which_one_never_occurs():
+  random = np.random.default_rng(0)
+  logits = 3 * random.normal(size=(1500, 100))
+  logits[:, 7] -= 20
+  labels = np.argmax(logits / 2 + random.gumbel(size=logits.shape), axis=1)
+  assert not (labels == 7).any()
+  found = report(logits, labels)
+  assert found.best == "temperature"
+  assert "1 of 100 classes never occur as a label: 7" in found.notes[0]
+  assert len(found.by_class) <= 99
+  assert "more</summary>" in found.html()
+
+
+@pytest.mark.slow
+def test_a_million_examples():
+  logits, labels = overconfident(0, 1_000_000)
+  start = time.process_time()
+  found = calibration.report(logits, labels)
+  # A minute of two cores, whatever else they have to do.
+  assert time.process_time() - start < 120
+  value, low, high = found.metrics["accuracy"]
+  assert high - low == pytest.approx(
+    2 * 1.96 * np.sqrt(value * (1 - value)) / 1e3, rel=0.01
+  )
+  gap = found.metrics["overconfidence"]
+  confidence = np.asarray(jax.nn.softmax(logits)).max(axis=1)
+  residual = confidence - (logits.argmax(axis=1) == labels)
+  expected = 2 * 1.96 * residual.std() / 1e3
+  assert gap.high - gap.low == pytest.approx(expected, rel=0.1)
+  temperature = found.metrics["temperature"]
+  assert temperature.low < 2 < temperature.high
+  assert temperature.high - temperature.low < 0.02
+
+
+@pytest.mark.slow
+def test_as_a_process(folder):
+  write(folder, "logits.npz", *overconfident())
+  arguments = [sys.executable, "-m", "orthograd_optax", "report", "x.npz"]
+  done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+  assert "Next: Recalibrate: temperature." in done.stdout
+  assert (folder / "x.html").stat().st_size > 10_000
+  assert CLASSES == 3
