@@ -59,9 +59,9 @@ def main(steps=2_000, every=100, output="equinox_mlp.png"):
   curves, found = {}, {}
   for name, optimizer in optimizers.items():
     curves[name], found[name] = train(optimizer, steps, every)
-    top1, loss, ece = (found[name][k] for k in ("top1", "loss", "ece"))
+    top1, loss, ece = (found[name][k] for k in ("accuracy", "nll", "ece"))
     print(
-      f"{name:5} max logit {curves[name][-1]:5.2f}  accuracy {top1:.1f} %  "
+      f"{name:5} max logit {curves[name][-1]:5.2f}  accuracy {top1:.1%}  "
       f"loss {loss:.3f}  ECE {ece:.3f}"
     )
   panels = {"max logit": {name: x[None] for name, x in curves.items()}}

@@ -68,10 +68,8 @@ def main(steps=1_500, output="flax_nnx.png"):
     for version, scaled in versions.items():
       found[version] = calibration.evaluate(scaled, labels[judge])
       diagrams[version] = calibration.reliability(scaled, labels[judge])
-      top1, loss, ece = (found[version][k] for k in ("top1", "loss", "ece"))
-      print(
-        f"{version:14} accuracy {top1:.1f} %  loss {loss:.3f}  ECE {ece:.3f}"
-      )
+      top1, loss, ece = (found[version][k] for k in ("accuracy", "nll", "ece"))
+      print(f"{version:14} accuracy {top1:.1%}  loss {loss:.3f}  ECE {ece:.3f}")
   plots.save(plots.reliability_diagram(diagrams), output)
   return found
 

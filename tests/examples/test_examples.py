@@ -47,7 +47,7 @@ def test_flax_nnx(tmp_path):
 def test_equinox_mlp(tmp_path):
   found = run("equinox_mlp", tmp_path, steps=600)
   assert found["⊥Grad"]["max_logit"] < 0.7 * found["SGD"]["max_logit"]
-  assert found["⊥Grad"]["loss"] < found["SGD"]["loss"]
+  assert found["⊥Grad"]["nll"] < found["SGD"]["nll"]
 
 
 @pytest.mark.slow
@@ -60,3 +60,11 @@ def test_diagnose(tmp_path, capsys):
   table, change = run("diagnose", tmp_path, steps=5)
   assert "so mask: Conv_0/kernel\n" in capsys.readouterr().out
   assert table.radial_fraction["head/kernel"] > 1e-3 and change < 1e-5
+
+
+@pytest.mark.slow
+def test_calibrate_sklearn(tmp_path):
+  pytest.importorskip("sklearn")
+  report, before, after = run("calibrate_sklearn", tmp_path)
+  assert report.best == "isotonic" and after < 0.05 < 0.1 < before
+  assert "<svg" in (tmp_path / "calibrate_sklearn.html").read_text("utf-8")
