@@ -235,7 +235,8 @@ def show(folder: pathlib.Path) -> str:
       value = np.mean([run.get(name, np.nan) for run in runs])
       line += f" {value:11.4g}" if np.isfinite(value) else " " * 12
     lines.append(line)
-  enough = any(has(found, pair) for pair in pairs(study))
-  its = answer(study, found) if enough else None
-  facts = {"diverged": diverged, "lines": lines, "answer": its}
+  summary = None
+  if any(has(found, pair) for pair in pairs(study)):
+    summary = markdown("summary.md", {"answer": answer(study, found)})
+  facts = {"diverged": diverged, "lines": lines, "summary": summary}
   return render("show.txt", facts).rstrip()
