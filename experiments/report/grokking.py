@@ -1,0 +1,1 @@
+"""Of study 11, grokking: the page."""
