@@ -29,6 +29,10 @@ def positive(text: str) -> int:
   return value
 
 
+def whole_numbers(text: str) -> list[int]:
+  return [int(number) for number in text.split(",")]
+
+
 FOLDER = argument("folder", type=PATH, help="of a study, such as runs/quick")
 STUDY = (
   argument("study", help="one of `python -m experiments list`"),
@@ -191,16 +195,16 @@ def report_(args: argparse.Namespace) -> None:
   ),
   argument(
     "--seeds",
-    type=positive,
-    metavar="N",
-    help="the first N of 10 (of 3: pilot)",
+    type=whole_numbers,
+    metavar="LIST",
+    help="which, such as 100,101 (100 to 109; 900 to 902 of the pilot)",
   ),
 )
 def grokking(args: argparse.Namespace) -> None:
   """train AdamW and ⊥AdamW, without and with weight decay, to add mod 113, and
   write a page of when they generalize; half an hour on two cores. What is
   there is not made again: the same command goes on. To try it out:
-  --output runs/try --steps 20 --seeds 2"""
+  --output runs/try --steps 20 --seeds 1,2"""
   from experiments import grokking, report
 
   recipe = grokking.Recipe(steps=args.steps)

@@ -204,7 +204,10 @@ def train(
 
 
 def run(
-  folder: pathlib.Path, study: str, recipe: Recipe, seeds: int | None = None
+  folder: pathlib.Path,
+  study: str,
+  recipe: Recipe,
+  seeds: Sequence[int] | None = None,
 ) -> list[dict[str, Any]]:
   """Trains what a folder's rows lack, arm by arm, and adds the rows of each.
 
@@ -212,7 +215,7 @@ def run(
     folder: of the rows.
     study: one of `STUDIES`.
     recipe: what all arms share.
-    seeds: how many, the first ones; all by default.
+    seeds: those of the study, by default.
 
   Returns:
     All rows of the folder.
@@ -220,12 +223,12 @@ def run(
   folder.mkdir(parents=True, exist_ok=True)
   rows, say = Rows(folder / "rows.jsonl"), Progress()
   dataset = f"addition mod {recipe.modulus}"
-  arms, all_seeds = STUDIES[study]
+  arms, its_seeds = STUDIES[study]
   for arm in arms:
     done = lambda seed, arm=arm: (
       (recipe.hash, arm.key, seed, recipe.steps, dataset) in rows.keys
     )
-    missing = [seed for seed in all_seeds[:seeds] if not done(seed)]
+    missing = [seed for seed in seeds or its_seeds if not done(seed)]
     if not missing:
       continue
     start, new = time.monotonic(), []
