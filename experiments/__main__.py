@@ -167,12 +167,13 @@ def keep(args: argparse.Namespace) -> None:
   ),
 )
 def report_(args: argparse.Namespace) -> None:
-  """write the replication of the paper, from the rows that are kept: a page
-  and Markdown; or, given a study's folder, a page of that study"""
+  """write the replication of the paper and the page of grokking, from the rows
+  that are kept; or, given a study's folder, a page of that study"""
   from experiments import report
 
   if args.folder is None:
     print(report.write_replication(args.output))
+    print(report.write_grokking(args.output))
   else:
     print(report.write_study(args.folder))
 

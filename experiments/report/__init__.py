@@ -3,9 +3,10 @@
 Each module computes what the template of its name, in `templates/`, says.
 """
 
+from experiments.report.grokking import write as write_grokking
 from experiments.report.kept import keep as keep
 from experiments.report.replication import write as write_replication
 from experiments.report.study import show as show
 from experiments.report.study import write as write_study
 
-__all__ = ["keep", "show", "write_replication", "write_study"]
+__all__ = ["keep", "show", "write_grokking", "write_replication", "write_study"]
