@@ -41,6 +41,8 @@ def write(
   """
   path = (output or kept.FOLDER) / "grokking.md"
   rows = kept.load(grokking.STUDIES) if rows is None else rows
+  if not any(row["study"] == grokking.STUDY for row in rows):
+    return "There are no rows of grokking, and so no page of it."
   its = facts(rows, recipe or Recipe())
   make(its).write_markdown(path)
   return f"{its['verdict']}\n\nWrote {path}."
@@ -148,15 +150,14 @@ def figure(curves: Mapping[str, np.ndarray], steps: Sequence[int]) -> "Figure":
   """Test accuracy by step: each seed thin, the median of all thick."""
   medians = {arm: np.median(each, axis=0) for arm, each in curves.items()}
   drawn = plots.curves({"test accuracy, %": medians}, steps, xlabel="step")
-  drawn.set_size_inches(6.2, 3.8)
+  drawn.set_size_inches(6.2, 3.2)
+  drawn.legends[0].remove()
   (axis,) = drawn.axes
   thick = [line for line in axis.lines if len(line.get_xdata())]
   for line, each in zip(thick, curves.values(), strict=True):
     line.set(linewidth=2.5, marker="")
-    style = {"color": line.get_color(), "linewidth": 0.5, "alpha": 0.6}
-    axis.plot(steps, each.T, **style)
-  for line in axis.lines:
-    line.set_marker("")
+    axis.plot(steps, each.T, color=line.get_color(), linewidth=0.5, alpha=0.6)
+  axis.legend(thick, list(curves), loc="center right", fontsize=8)
   return drawn
 
 
