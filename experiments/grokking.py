@@ -29,7 +29,7 @@ from experiments.files import UserError
 from orthograd_optax import calibration, orthograd_adamw
 
 STUDY, PILOT = "grokking", "grokking_pilot"
-TUNED = 8.0  # AdamW's weight decay, until the pilot has chosen one
+TUNED = 8.0  # AdamW's weight decay, which the pilot chose
 GOAL = 99.0  # % of the test pairs
 
 Params = list[jax.Array]
