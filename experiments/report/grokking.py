@@ -94,7 +94,7 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
       name(arm): np.stack([values(arm, "test", "top1", s) for s in steps], 1)
       for arm in ARMS
     },
-    **tests(goal, recipe.steps),
+    **conclude(goal, recipe.steps),
     "tuned": grokking.TUNED,
     "pilot": grokking.pilot_steps(rows, recipe),
     "plan": plan(),
@@ -104,7 +104,7 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
   return its | {"verdict": markdown("grokking_verdict.md", its)}
 
 
-def tests(goal: Mapping[Arm, np.ndarray], steps: int) -> dict[str, Any]:
+def conclude(goal: Mapping[Arm, np.ndarray], steps: int) -> dict[str, Any]:
   """The plan's two tests, and what it concludes from them.
 
   Args:

@@ -101,9 +101,9 @@ def test_page(tmp_path):
     (LATE, [*SOON[:5], *[NEVER] * 5], [NEVER] * 7 + [40] * 3),
   ],
 )
-def test_tests_against_scipy(ours, theirs, bare):
+def test_p_against_scipy(ours, theirs, bare):
   each = {k: np.array(v) for k, v in goals(ours, theirs, bare).items()}
-  found = page.tests(each, RECIPE.steps)
+  found = page.conclude(each, RECIPE.steps)
   count = lambda its: sum(goal <= RECIPE.steps for goal in its)
   table = [[count(ours), 10 - count(ours)], [count(bare), 10 - count(bare)]]
   fisher = scipy.stats.fisher_exact(table)[1]
