@@ -32,7 +32,7 @@ STUDY, PILOT = "grokking", "grokking_pilot"
 TUNED = 8.0  # AdamW's weight decay, which the pilot chose
 GOAL = 99.0  # % of the test pairs
 
-Params = list[jax.Array]
+Params = Any  # a list of three arrays; optax has a wider type
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +246,7 @@ def run(
 
 
 def steps_to_goal(
-  rows: Iterable[dict[str, Any]], arm: Arm, recipe: Recipe
+  rows: Iterable[Mapping[str, Any]], arm: Arm, recipe: Recipe
 ) -> dict[int, int]:
   """For each seed, the first evaluated step with 99 % test accuracy.
 
@@ -262,7 +262,7 @@ def steps_to_goal(
 
 
 def pilot_steps(
-  rows: Iterable[dict[str, Any]], recipe: Recipe
+  rows: Iterable[Mapping[str, Any]], recipe: Recipe
 ) -> dict[float, list[int]]:
   """For each weight decay of the pilot, the steps to 99 % of its seeds."""
   pilot = [row for row in rows if row["study"] == PILOT]
@@ -282,7 +282,7 @@ def choose(steps: Mapping[float, Sequence[int]]) -> float:
   return min(steps, key=lambda decay: np.mean(steps[decay]))
 
 
-def pilot_text(rows: Iterable[dict[str, Any]], recipe: Recipe) -> str:
+def pilot_text(rows: Iterable[Mapping[str, Any]], recipe: Recipe) -> str:
   """The pilot's steps to 99 %, and its choice."""
   steps = pilot_steps(rows, recipe)
   lines = [

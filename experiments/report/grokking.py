@@ -153,7 +153,7 @@ def figure(curves: Mapping[str, np.ndarray], steps: Sequence[int]) -> "Figure":
   drawn.set_size_inches(6.2, 3.2)
   drawn.legends[0].remove()
   (axis,) = drawn.axes
-  thick = [line for line in axis.lines if len(line.get_xdata())]
+  thick = [line for line in axis.lines if np.size(line.get_xdata())]
   for line, each in zip(thick, curves.values(), strict=True):
     line.set(linewidth=2.5, marker="")
     axis.plot(steps, each.T, color=line.get_color(), linewidth=0.5, alpha=0.6)
