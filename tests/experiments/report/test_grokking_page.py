@@ -10,6 +10,7 @@ from statsmodels.stats.multitest import multipletests
 from experiments import grokking
 from experiments.engine.rows import RowsError
 from experiments.report import grokking as page
+from experiments.report import kept
 from experiments.report.page import TemplateError
 
 RECIPE = grokking.Recipe(steps=50)
@@ -150,3 +151,15 @@ def test_missing_number():
   rows[9]["test"]["loss"] = None  # diverged, at the end
   with pytest.raises(TemplateError, match="must be finite"):
     page.make(page.facts(rows, RECIPE))
+
+
+def test_kept_page_is_current():
+  rows = kept.load(grokking.STUDIES)
+  pilot = grokking.pilot_steps(rows, grokking.Recipe())
+  assert len(pilot) == 5 and grokking.choose(pilot) == grokking.TUNED
+  its = page.facts(rows, grokking.Recipe())
+  assert its["seeds"] == list(SEEDS)
+  text = (kept.FOLDER / "grokking.md").read_text("utf-8")
+  assert page.make(its).markdown + "\n" == text, (
+    "run `python -m experiments report`"
+  )
