@@ -128,7 +128,7 @@ def test_p_against_scipy(ours, theirs, bare):
 @pytest.mark.parametrize(
   "bare, verdict",
   [
-    ([NEVER] * 10, "**⊥Grad is needed:**"),
+    ([NEVER] * 10, "**“Needed”, by the plan’s rule:**"),
     (SOON, "**Faster than weight decay, but not shown to be needed:**"),
   ],
 )
