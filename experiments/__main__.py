@@ -24,6 +24,7 @@ examples:
   python -m experiments run table1 --set seeds=2 --set epochs=10
   python -m experiments run quick --set optimizers=sgd,label_smoothing,sam
   python -m experiments report runs/quick        its page
+  python -m experiments grokking                 where ⊥Grad comes from, no data
   python -m experiments data fetch               CIFAR-10, for all other studies
 """
 
@@ -33,6 +34,10 @@ def positive(text: str) -> int:
   if value < 1:
     raise argparse.ArgumentTypeError(f"{value} is not at least 1")
   return value
+
+
+def whole_numbers(text: str) -> list[int]:
+  return [int(number) for number in text.split(",")]
 
 
 FOLDER = argument("folder", type=PATH, help="of a study, such as runs/quick")
@@ -177,8 +182,48 @@ def report_(args: argparse.Namespace) -> None:
     print(report.write_replication(args.output))
     for path in report.write_kept_studies(args.output):
       print(f"Wrote {path}.")
+    print(report.write_grokking(args.output))
   else:
     print(report.write_study(args.folder))
+
+
+@command(
+  argument(
+    "--pilot",
+    action="store_true",
+    help="train the pilot instead: AdamW alone, at five weight decays",
+  ),
+  argument(
+    "--output",
+    type=PATH,
+    default=pathlib.Path("runs", "grokking"),
+    metavar="FOLDER",
+    help="of rows, page and picture (runs/grokking)",
+  ),
+  argument(
+    "--steps", type=positive, default=500, metavar="N", help="of training (500)"
+  ),
+  argument(
+    "--seeds",
+    type=whole_numbers,
+    metavar="LIST",
+    help="which, such as 100,101 (100 to 109; 900 to 902 of the pilot)",
+  ),
+)
+def grokking(args: argparse.Namespace) -> None:
+  """train AdamW and ⊥AdamW, without and with weight decay, to add mod 113, and
+  write a page of when they generalize; half an hour on two cores. What is
+  there is not made again: the same command goes on. To try it out:
+  --output runs/try --steps 20 --seeds 1,2"""
+  from experiments import grokking, report
+
+  recipe = grokking.Recipe(steps=args.steps)
+  study = grokking.PILOT if args.pilot else grokking.STUDY
+  rows = grokking.run(args.output, study, recipe, args.seeds)
+  if args.pilot:
+    print(grokking.pilot_text(rows, recipe))
+  else:
+    print(report.write_grokking(args.output, rows, recipe))
 
 
 def _study(args: argparse.Namespace) -> tuple[Any, pathlib.Path]:

@@ -9,16 +9,18 @@ ROOT = pathlib.Path(__file__).parents[2]
 # What each part may import of the others, besides `files`.
 MAY_IMPORT = {
   "files": set(),
+  "grokking": {"engine"},
   "settings": set(),
   "cifar": set(),
   "config": {"cifar", "settings", "studies"},
   "studies": {"cifar", "config"},
   "engine": {"cifar", "config"},
-  "report": {"cifar", "config", "engine", "studies"},
+  "report": {"cifar", "config", "engine", "grokking", "studies"},
   "command": set(),
   "data_commands": {"cifar", "command"},
   "__main__": {
-    *("cifar", "command", "config", "data_commands", "engine", "report")
+    *("cifar", "command", "config", "data_commands", "engine", "grokking"),
+    "report",
   },
 }
 

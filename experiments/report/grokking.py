@@ -1,0 +1,168 @@
+"""The page of study 11: when AdamW and ⊥AdamW generalize."""
+
+from collections.abc import Mapping, Sequence
+import datetime
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.stats
+
+from experiments import grokking
+from experiments.engine.rows import RowsError
+from experiments.grokking import ADAMW, ARMS, ORTHOGRAD, Arm, Recipe
+from experiments.report import kept
+from experiments.report.compare import LEVEL
+from experiments.report.page import Page, markdown
+from orthograd_optax import plots, stats
+
+if TYPE_CHECKING:
+  from matplotlib.figure import Figure
+
+PLAN = pathlib.Path(__file__).parents[1] / "PLAN.md"
+DECAYED = ARMS[2]  # AdamW with the weight decay that the pilot chose
+Rows = Sequence[Mapping[str, Any]]
+
+
+def write(
+  output: pathlib.Path | None = None,
+  rows: Rows | None = None,
+  recipe: Recipe | None = None,
+) -> str:
+  """Writes `grokking.md` and its picture.
+
+  Args:
+    output: the folder; by default that of the kept rows.
+    rows: what the page is about; by default the kept rows.
+    recipe: of these rows; by default the plan's.
+
+  Returns:
+    The verdict, and where the page is.
+  """
+  path = (output or kept.FOLDER) / "grokking.md"
+  rows = kept.load(grokking.STUDIES) if rows is None else rows
+  if not any(row["study"] == grokking.STUDY for row in rows):
+    return "There are no rows of grokking, and so no page of it."
+  its = facts(rows, recipe or Recipe())
+  make(its).write_markdown(path)
+  return f"{its['verdict']}\n\nWrote {path}."
+
+
+def make(its: Mapping[str, Any]) -> Page:
+  """Of what :func:`facts` gives."""
+  drawings = {"grokking": lambda: figure(its["curves"], its["steps"])}
+  return Page(markdown("grokking.md", its), drawings)
+
+
+def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
+  """What the page says, of the seeds that all arms have."""
+  main = [row for row in rows if row["study"] == grokking.STUDY]
+  to_goal = {arm: grokking.steps_to_goal(main, arm, recipe) for arm in ARMS}
+  seeds = sorted(set.intersection(*map(set, to_goal.values())))
+  if len(seeds) < 2:
+    raise RowsError(
+      f"{len(seeds)} seed(s) have all four arms, but a comparison needs two: "
+      "`python -m experiments grokking` trains them."
+    )
+  found = {
+    (row["optimizer"], row["seed"], row["epoch"]): row
+    for row in main
+    if row["config_hash"] == recipe.hash
+  }
+  every = recipe.evaluate_every
+  steps = range(every, recipe.steps + 1, every)
+  values = lambda arm, part, metric, step=recipe.steps: np.array(
+    [found[arm.key, seed, step][part][metric] for seed in seeds], float
+  )
+  goal = {arm: np.array([to_goal[arm][s] for s in seeds]) for arm in ARMS}
+  its = {
+    "recipe": recipe,
+    "goal": grokking.GOAL,
+    "seeds": seeds,
+    "steps": steps,
+    "arms": [
+      {
+        "name": name(arm),
+        "reached": int(np.sum(goal[arm] <= recipe.steps)),
+        "to_goal": [float(f(goal[arm])) for f in (np.median, np.min, np.max)],
+        "train": values(arm, "train", "top1"),
+        **{m: values(arm, "metrics", m) for m in ("top1", "loss", "ece")},
+      }
+      for arm in ARMS
+    ],
+    "curves": {
+      name(arm): np.stack([values(arm, "metrics", "top1", s) for s in steps], 1)
+      for arm in ARMS
+    },
+    **conclude(goal, recipe.steps),
+    "tuned": grokking.TUNED,
+    "pilot": grokking.pilot_steps(rows, recipe),
+    "plan": plan(),
+    "row": found[DECAYED.key, seeds[-1], recipe.steps],
+    "minutes": _minutes(list(found.values())),
+  }
+  return its | {"verdict": markdown("grokking_verdict.md", its)}
+
+
+def conclude(goal: Mapping[Arm, np.ndarray], steps: int) -> dict[str, Any]:
+  """The plan's two tests, and what it concludes from them.
+
+  Args:
+    goal: for each arm, the steps to 99 % of each seed.
+    steps: of training; a run with more than that never got there.
+  """
+  reached = [int(np.sum(goal[arm] <= steps)) for arm in (ORTHOGRAD, ADAMW)]
+  table = [[count, len(goal[ADAMW]) - count] for count in reached]
+  fisher: Any = scipy.stats.fisher_exact(table)
+  wilcoxon = stats.wilcoxon(goal[ORTHOGRAD], goal[DECAYED])
+  difference = goal[ORTHOGRAD] - goal[DECAYED]
+  n = np.count_nonzero(difference)
+  p = {"fisher": float(fisher.pvalue), "wilcoxon": wilcoxon.pvalue}
+  holm = dict(zip(p, stats.holm(list(p.values())).tolist(), strict=True))
+  more = holm["fisher"] < LEVEL and reached[0] > reached[1]
+  # The sum of the positive differences' ranks, against its mean by chance.
+  excess = wilcoxon.statistic - n * (n + 1) / 4
+  differs = holm["wilcoxon"] < LEVEL
+  return {
+    "p": p,
+    "holm": holm,
+    "difference": float(np.median(difference)),
+    "orthograd_faster": differs and excess < 0,
+    "adamw_faster": differs and excess > 0,
+    "needed": more and differs and excess < 0,
+  }
+
+
+def name(arm: Arm) -> str:
+  text = "⊥AdamW" if arm.orthograd else "AdamW"
+  decay = f", weight decay {arm.weight_decay:g}" if arm.weight_decay else ""
+  return text + decay
+
+
+def plan() -> str:
+  """The plan's section, as a quotation."""
+  text = PLAN.read_text("utf-8").split("## 11. `grokking`")[1].split("\n## ")[0]
+  paragraphs = [" ".join(part.split()) for part in text.strip().split("\n\n")]
+  return "\n\n".join(f"> {part}" for part in paragraphs)
+
+
+def figure(curves: Mapping[str, np.ndarray], steps: Sequence[int]) -> "Figure":
+  """Test accuracy by step: each seed thin, the median of all thick."""
+  medians = {arm: np.median(each, axis=0) for arm, each in curves.items()}
+  drawn = plots.curves({"test accuracy, %": medians}, steps, xlabel="step")
+  drawn.set_size_inches(6.2, 3.2)
+  drawn.legends[0].remove()
+  (axis,) = drawn.axes
+  thick = [line for line in axis.lines if np.size(line.get_xdata())]
+  for line, each in zip(thick, curves.values(), strict=True):
+    line.set(linewidth=2.5, marker="")
+    axis.plot(steps, each.T, color=line.get_color(), linewidth=0.5, alpha=0.6)
+  axis.legend(thick, list(curves), loc="center right", fontsize=8)
+  return drawn
+
+
+def _minutes(rows: Rows) -> float:
+  """From the start of the first run to the end of the last."""
+  time = lambda row: datetime.datetime.fromisoformat(row["time"]).timestamp()
+  start = min(time(row) - row["wall_time"] for row in rows)
+  return (max(map(time, rows)) - start) / 60

@@ -1,0 +1,190 @@
+"""Addition mod 113: its data, one step by hand, and runs that go on."""
+
+import itertools
+
+import jax
+import numpy as np
+import optax
+import pytest
+import scipy.special
+
+from experiments import __main__ as command
+from experiments import grokking
+from experiments.engine import rows as engine_rows
+from experiments.files import UserError
+from orthograd_optax import orthograd
+
+SMALL = grokking.Recipe(modulus=5, width=6, steps=10)
+SEEDS = 100, 101, 102
+
+
+@pytest.mark.parametrize("seed", [100, 901])
+def test_data(seed):
+  recipe = grokking.Recipe()
+  data = grokking.split(recipe, seed)
+  assert data.train.shape == (5107, 2) and data.test.shape == (7662, 2)
+  both = [tuple(pair) for pair in np.concatenate(data).tolist()]
+  assert set(both) == set(itertools.product(range(113), repeat=2))
+  assert len(both) == 12_769
+  labels = grokking.sums(data.test, 113)
+  assert all(
+    (a + b - label) in (0, 113) and 0 <= label < 113
+    for (a, b), label in zip(data.test.tolist(), labels.tolist(), strict=True)
+  )
+  assert np.any(data.train != grokking.split(recipe, seed + 1).train)
+
+
+def test_initial_weights():
+  params = grokking.init(grokking.Recipe(), 100)
+  assert [w.shape for w in params] == [(226, 200), (200, 200), (200, 113)]
+  for w in params:
+    assert w.dtype == np.float32
+    bound = 1 / np.sqrt(w.shape[0])
+    assert 0.99 * bound < np.abs(w).max() <= bound
+    # A uniform number has the standard deviation bound / √3.
+    np.testing.assert_allclose(w.std(), bound / np.sqrt(3), rtol=0.02)
+
+
+def forward(params, pairs, modulus):
+  """In float64, with one-hot vectors: inputs of each layer, and logits."""
+  x = np.zeros((len(pairs), 2 * modulus))
+  x[np.arange(len(pairs)), pairs[:, 0]] = 1
+  x[np.arange(len(pairs)), modulus + pairs[:, 1]] = 1
+  first = np.maximum(x @ params[0], 0)
+  second = np.maximum(first @ params[1], 0)
+  return x, first, second, second @ params[2]
+
+
+def gradients(params, pairs, modulus):
+  """Of the mean cross-entropy, by the chain rule."""
+  x, first, second, logits = forward(params, pairs, modulus)
+  wrong = scipy.special.softmax(logits, axis=1)
+  wrong[np.arange(len(pairs)), pairs.sum(axis=1) % modulus] -= 1
+  wrong /= len(pairs)
+  back_2 = (wrong @ params[2].T) * (second > 0)
+  back_1 = (back_2 @ params[1].T) * (first > 0)
+  return [x.T @ back_1, first.T @ back_2, second.T @ wrong]
+
+
+def train_by_hand(recipe, arm, seed):
+  """⊥Grad and AdamW as the papers write them, in float64."""
+  data = grokking.split(recipe, seed)
+  params = [w.astype(np.float64) for w in grokking.init(recipe, seed)]
+  m, v = ([np.zeros_like(w) for w in params] for _ in range(2))
+  for t in range(1, recipe.steps + 1):
+    grads = gradients(params, data.train, recipe.modulus)
+    for i, (w, g) in enumerate(zip(params, grads, strict=True)):
+      if arm.orthograd:
+        along = g - np.sum(w * g) / np.sum(w * w) * w
+        g = along * np.linalg.norm(g) / np.linalg.norm(along)
+      m[i] = 0.9 * m[i] + 0.1 * g
+      v[i] = 0.999 * v[i] + 0.001 * g**2
+      step = (m[i] / (1 - 0.9**t)) / (np.sqrt(v[i] / (1 - 0.999**t)) + 1e-8)
+      params[i] = w - recipe.learning_rate * (step + arm.weight_decay * w)
+  logits = forward(params, data.test, recipe.modulus)[-1]
+  labels = data.test.sum(axis=1) % recipe.modulus
+  rows = np.arange(len(labels))
+  loss = -scipy.special.log_softmax(logits, axis=1)[rows, labels].mean()
+  return loss, 100 * np.mean(logits.argmax(axis=1) == labels)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return tmp_path_factory.mktemp("grokking")
+
+
+@pytest.fixture(scope="module")
+def rows(folder):
+  return grokking.run(folder, grokking.STUDY, SMALL, seeds=SEEDS)
+
+
+def test_training_against_numpy(rows):
+  """Adam divides by |g| at first, so entries near 0 may round to either sign:
+  these few steps are with a small network that has none."""
+  for arm in grokking.ARMS:
+    found = [
+      row
+      for row in rows
+      if (row["optimizer"], row["epoch"]) == (arm.key, SMALL.steps)
+    ]
+    assert [row["seed"] for row in found] == list(SEEDS)
+    for row in found:
+      loss, accuracy = train_by_hand(SMALL, arm, row["seed"])
+      np.testing.assert_allclose(row["metrics"]["loss"], loss, rtol=1e-5)
+      np.testing.assert_allclose(row["metrics"]["top1"], accuracy, rtol=1e-6)
+
+
+def test_optimizer_is_optax():
+  """AdamW, which is ⊥AdamW of strength 0, to the bit.
+
+  Nothing is compiled as a whole: two programs may round differently.
+  """
+  params, data = grokking.init(SMALL, 0), grokking.split(SMALL, 0)
+  grads = jax.grad(grokking.loss)(params, data.train, SMALL.modulus)
+  for arm in grokking.ARMS:
+    strength, decay = np.float32(arm.orthograd), np.float32(arm.weight_decay)
+    alone = optax.adamw(0.01, weight_decay=decay)
+    expected = optax.chain(orthograd(), alone) if arm.orthograd else alone
+    ours = grokking.optimizer(SMALL, strength, decay)
+    a, b = (
+      tx.update(grads, tx.init(params), params)[0] for tx in (ours, expected)
+    )
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_goes_on(folder, rows, monkeypatch):
+  path = folder / "rows.jsonl"
+  whole = path.read_bytes()
+  trained = []
+  train = grokking.train
+
+  def spy(recipe, arm, seeds, say):
+    trained.append((arm.key, list(seeds)))
+    return train(recipe, arm, seeds, say)
+
+  monkeypatch.setattr(grokking, "train", spy)
+  grokking.run(folder, grokking.STUDY, SMALL, seeds=SEEDS)
+  assert not trained and path.read_bytes() == whole
+  # Torn within the rows of the last arm's last seed.
+  path.write_bytes(whole[:-100])
+  again = grokking.run(folder, grokking.STUDY, SMALL, seeds=SEEDS)
+  assert trained == [(grokking.ARMS[-1].key, [102])]
+  keys = [engine_rows.key(row) for row in again]
+  assert len(set(keys)) == len(keys) == len(rows) == 4 * 3 * 2
+  assert [row["metrics"] for row in again] == [row["metrics"] for row in rows]
+
+
+def test_steps_to_goal():
+  arm, recipe = grokking.ORTHOGRAD, grokking.Recipe(steps=20)
+  row = lambda seed, step, top1: {
+    "config_hash": recipe.hash,
+    "optimizer": arm.key,
+    "seed": seed,
+    "epoch": step,
+    "metrics": {"top1": top1},
+  }
+  found = [row(1, 5, 3.0), row(1, 10, 99.0), row(1, 15, 98.0), row(1, 20, 100)]
+  found += [row(2, 5, 1.0), row(2, 20, 98.99)]
+  assert grokking.steps_to_goal(found, arm, recipe) == {1: 10, 2: 21}
+  assert grokking.steps_to_goal(found, grokking.ADAMW, recipe) == {}
+
+
+def test_steps_must_fit():
+  with pytest.raises(UserError, match="steps is 12, but must be a multiple of"):
+    grokking.Recipe(steps=12)
+
+
+def test_pilot_command(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(grokking, "Recipe", lambda steps: SMALL)
+  words = [
+    "grokking",
+    "--pilot",
+    "--seeds",
+    "900,901,902",
+    "--output",
+    str(tmp_path),
+  ]
+  monkeypatch.setattr("sys.argv", ["experiments", *words])
+  command.main()
+  lines = capsys.readouterr().out.splitlines()
+  assert len(lines) == 7 and lines[-1].startswith("Chosen: weight decay ")
