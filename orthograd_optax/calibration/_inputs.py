@@ -124,7 +124,8 @@ def _check_logits(logits: Any) -> jax.Array:
     rule = "is from 0 to 1" if column else "is at least 0 and sums to 1"
     raise ValueError(
       f"logits look like probabilities: each row {rule}. Pass "
-      "calibration.from_probabilities(probabilities). If they are logits all "
+      "calibration.from_probabilities(probabilities); in a file, name them "
+      "probabilities. If they are logits all "
       + (
         "the same, pass np.stack([0 * logits, logits], axis=1)."
         if column
