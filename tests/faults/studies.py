@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 SETTINGS = ("epochs=4", "seeds=1", "evaluate_every=2", "per_class=7")
 STUDIES = 24
 # What is another each time.
-WHEN = ("time", "wall_time")
+WHEN = ("time", "wall_time", "epoch_seconds")
 
 
 def start(folder: pathlib.Path, limit: int | None = None) -> subprocess.Popen:
