@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import itertools
 import pathlib
 import re
 from typing import Any
@@ -47,8 +48,7 @@ def load_kept(study: config.Study) -> Results:
 
 def pairs(study: config.Study) -> list[Pair]:
   """What the study compares: what it lists, or its first two methods."""
-  first = zip(study.optimizers[:1], study.optimizers[1:2], strict=False)
-  return list(study.pairs or first)
+  return list(study.pairs or itertools.pairwise(study.optimizers[:2]))
 
 
 def has(found: Results, pair: Pair) -> bool:

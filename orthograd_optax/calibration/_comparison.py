@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 import dataclasses
-import os
-import pathlib
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,6 +16,7 @@ from orthograd_optax.calibration import (
   _report,
   _resampling,
   _words,
+  _writing,
 )
 from orthograd_optax.calibration._bootstrap import Estimate
 
@@ -31,7 +30,7 @@ NEUTRAL = ("confidence", "overconfidence", "entropy", "temperature")
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelComparison:
+class ModelComparison(_writing.Page):
   """What :func:`compare` found; print it, or ``save`` it as a page.
 
   Attributes:
@@ -108,24 +107,6 @@ class ModelComparison:
     from orthograd_optax.calibration import _page
 
     return _page.comparison_page(self)
-
-  def save(self, path: str | os.PathLike) -> pathlib.Path:
-    """Writes the page, one file of HTML that needs no other.
-
-    Args:
-      path: of the page.
-
-    Returns:
-      The path.
-    """
-    from orthograd_optax.calibration import _writing
-
-    return _writing.write_text(path, self.html())
-
-  def _repr_html_(self) -> str:
-    from orthograd_optax.calibration import _page
-
-    return _page.fragment(self)
 
 
 @_inputs.suggesting

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 import dataclasses
-import os
-import pathlib
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,6 +14,7 @@ from orthograd_optax.calibration import (
   _judging,
   _predictions,
   _resampling,
+  _writing,
 )
 from orthograd_optax.calibration._bootstrap import Estimate
 from orthograd_optax.calibration._recalibrators import Recalibrator
@@ -82,7 +81,7 @@ class ConfidentError:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class Report(_writing.Page):
   """What :func:`report` found; print it, or ``save`` it as a page.
 
   Attributes:
@@ -165,26 +164,6 @@ class Report:
     from orthograd_optax.calibration import _page
 
     return _page.report_page(self)
-
-  def save(self, path: str | os.PathLike) -> pathlib.Path:
-    """Writes the page, one file of HTML that needs no other; needs matplotlib.
-
-    A file that was there is replaced at once, or left as it was.
-
-    Args:
-      path: of the page.
-
-    Returns:
-      The path.
-    """
-    from orthograd_optax.calibration import _writing
-
-    return _writing.write_text(path, self.html())
-
-  def _repr_html_(self) -> str:
-    from orthograd_optax.calibration import _page
-
-    return _page.fragment(self)
 
 
 @_inputs.suggesting

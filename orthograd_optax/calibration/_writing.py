@@ -25,3 +25,29 @@ def write_text(path: str | os.PathLike, text: str) -> pathlib.Path:
   with replacing(path) as temporary:
     temporary.write_text(text, encoding="utf-8")
   return pathlib.Path(path)
+
+
+class Page:
+  """What is saved as a page, and shows itself in a notebook."""
+
+  def html(self) -> str:
+    """The page, as text; needs matplotlib."""
+    raise NotImplementedError
+
+  def save(self, path: str | os.PathLike) -> pathlib.Path:
+    """Writes the page, one file of HTML that needs no other; needs matplotlib.
+
+    A file that was there is replaced at once, or left as it was.
+
+    Args:
+      path: of the page.
+
+    Returns:
+      The path.
+    """
+    return write_text(path, self.html())
+
+  def _repr_html_(self) -> str:
+    from orthograd_optax.calibration import _page
+
+    return _page.fragment(self)
