@@ -4,7 +4,8 @@
 import signal
 
 if __name__ == "__main__":
-  signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `stop` is there
+  # Ctrl-C ends the imports below at once; `stop` replaces this handler.
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import argparse
 import contextlib
@@ -17,22 +18,28 @@ from experiments import data_commands
 from experiments.command import PATH, argument, command, make_parser
 from experiments.files import UserError
 
+DESCRIPTION = """The experiments of orthograd-optax.
+
+A study trains networks with several methods, such as SGD and ⊥Grad, over
+several seeds. `run` trains a study and writes its results to a folder; `report`
+compares the methods on a page.
+"""
 EXAMPLES = """
 examples:
-  python -m experiments list                     what there is to run
-  python -m experiments run quick                a study of two minutes
+  python -m experiments list               the studies
+  python -m experiments run quick          one that takes two minutes, no data
+  python -m experiments report runs/quick  its page
+  python -m experiments data fetch         CIFAR-10, for the other studies
   python -m experiments run table1 --set seeds=2 --set epochs=10
-  python -m experiments run quick --set optimizers=sgd,label_smoothing,sam
-  python -m experiments report runs/quick        its page
-  python -m experiments grokking                 where ⊥Grad comes from, no data
-  python -m experiments data fetch               CIFAR-10, for all other studies
+
+`python -m experiments COMMAND --help` has an example of each command.
 """
 
 
 def positive(text: str) -> int:
   value = int(text)
   if value < 1:
-    raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    raise argparse.ArgumentTypeError(f"{value} is below 1")
   return value
 
 
@@ -40,22 +47,22 @@ def whole_numbers(text: str) -> list[int]:
   return [int(number) for number in text.split(",")]
 
 
-FOLDER = argument("folder", type=PATH, help="of a study, such as runs/quick")
+FOLDER = argument("folder", type=PATH, help="a study's, such as runs/quick")
 STUDY = (
-  argument("study", help="one of `python -m experiments list`"),
+  argument("study", help="a name that `python -m experiments list` lists"),
   argument(
     "--set",
     action="append",
     metavar="KEY=VALUE",
-    help="override a setting of the study, such as seeds=3 or epochs=10; an "
-    "unknown key lists all",
+    help="override a setting, such as seeds=3 or optimizers=sgd,sam; repeat it "
+    "for several; an unknown key lists all keys",
   ),
   argument(
     "--output",
     type=PATH,
     metavar="FOLDER",
-    help="of rows and checkpoints (runs/STUDY, or that of the study whose "
-    "models it uses)",
+    help="of rows and checkpoints (runs/STUDY, or the folder of the study "
+    "whose models it uses)",
   ),
 )
 HOW = (
@@ -70,7 +77,7 @@ HOW = (
     type=positive,
     default=1,
     metavar="N",
-    help="devices that share each batch (1); the others have runs of their own",
+    help="devices that share each batch (1); runs are spread over the others",
   ),
   argument(
     "--group-size",
@@ -82,7 +89,7 @@ HOW = (
     "--checkpoint-every",
     type=positive,
     metavar="N",
-    help="epochs between checkpoints (10, or 5 %% of all)",
+    help="epochs between checkpoints (10, or 5 %% of all if that is more)",
   ),
   argument(
     "--logits", action="store_true", help="keep the logits, as .npy files"
@@ -91,12 +98,12 @@ HOW = (
     "--corrupted",
     type=PATH,
     metavar="FOLDER",
-    help="of the published CIFAR-10-C, to use it instead of making it",
+    help="of the published CIFAR-10-C, to evaluate on it instead of making it",
   ),
   argument(
     "--deterministic",
     action="store_true",
-    help="the same bits every time on a GPU, too, at some cost of speed",
+    help="the same bits every time, on a GPU too; slower there",
   ),
   argument(
     "--distributed",
@@ -106,34 +113,59 @@ HOW = (
 )
 
 
-@command(*STUDY, *HOW)
+@command(
+  *STUDY,
+  *HOW,
+  example=(
+    "run quick --set epochs=2 --set per_class=20 --output runs/try",
+    "trains a shrunk study in a folder of its own",
+  ),
+)
 def run(args: argparse.Namespace) -> None:
-  """train and evaluate what a study lacks"""
+  """train and evaluate the runs that a study's folder lacks
+
+  Ctrl-C stops it, and the same command resumes it. Give other settings another
+  folder with --output: a folder's page shows one set of settings."""
   from experiments import engine
 
   _prepare_devices(args)
-  engine.run_study(*_study(args), _options(args))
+  study, folder = _study(args)
+  if changes := _changes(args):
+    engine.Progress()(f"{study.name}: {changes}")
+  engine.run_study(study, folder, _options(args))
+  _say_next(study, folder)
 
 
-@command(FOLDER, *HOW)
+@command(
+  FOLDER,
+  *HOW,
+  example=("resume runs/quick", "completes the study that runs/quick is of"),
+)
 def resume(args: argparse.Namespace) -> None:
-  """go on with a study, by its folder"""
+  """resume a study, by its folder and with its settings"""
   from experiments import config, engine
 
   _prepare_devices(args)
   study = config.load_settings(args.folder)
   engine.run_study(study, args.folder, _options(args))
+  _say_next(study, args.folder)
 
 
-@command(*STUDY, *HOW)
+@command(
+  *STUDY,
+  *HOW,
+  example=("plan table1", "says how long table1 takes on this machine"),
+)
 def plan(args: argparse.Namespace) -> None:
-  """what a study will take, by a short measurement"""
+  """measure a few steps; print a study's time and memory"""
   from experiments.engine import planning
 
-  print(planning.plan(*_study(args), _options(args)))
+  text = planning.plan(*_study(args), _options(args))
+  changes = _changes(args)
+  print("\n".join([text, f"settings   {changes}"] if changes else [text]))
 
 
-@command()
+@command(example=("list", "lists every study with its number of runs"))
 def list_(args: argparse.Namespace) -> None:
   """list the studies"""
   from experiments import config
@@ -147,35 +179,57 @@ def list_(args: argparse.Namespace) -> None:
     )
 
 
-@command(FOLDER)
+@command(
+  FOLDER,
+  example=("show runs/quick", "prints accuracy, loss, ECE and more, by method"),
+)
 def show(args: argparse.Namespace) -> None:
-  """a table of what a study's folder has"""
+  """print a table of the results in a study's folder"""
   from experiments import report
 
   print(report.show(args.folder))
+  _print_left_out(args.folder)
 
 
-@command(argument("folder", type=PATH, nargs="+", help="of studies"))
+@command(
+  argument("folder", type=PATH, nargs="+", help="a study's; several will do"),
+  example=("keep runs/table1", "then `report` includes the rows of table1"),
+)
 def keep(args: argparse.Namespace) -> None:
-  """copy rows to experiments/results, for the report"""
+  """copy rows to experiments/results, which `report` reads"""
   from experiments import report
 
   for path in report.keep(args.folder):
     print(f"Wrote {path}.")
+  for folder in args.folder:
+    if (folder / "study.json").exists():  # grokking has none
+      _print_left_out(folder)
 
 
 @command(
-  argument("folder", type=PATH, nargs="?", help="of a study"),
+  argument(
+    "folder",
+    type=PATH,
+    nargs="?",
+    help="a study's, such as runs/quick (without it: all rows that are kept)",
+  ),
   argument(
     "--output",
     type=PATH,
     metavar="FOLDER",
-    help="of the pages and pictures (experiments/results)",
+    help="of pages and pictures, if no study's folder is given "
+    "(experiments/results)",
   ),
+  example=("report runs/quick", "writes runs/quick/report.html"),
 )
 def report_(args: argparse.Namespace) -> None:
-  """write the replication of the paper and a page for each study of PLAN.md,
-  from the rows that are kept; or, given a study's folder, its page"""
+  """write the page of a study's folder, or of all kept rows
+
+  With a folder: its page, report.html, which compares the study's methods. It
+  needs two seeds of each of two methods.
+
+  Without a folder: the replication of the paper, and a page for each study of
+  PLAN.md, from the rows in experiments/results."""
   from experiments import report
 
   if args.folder is None:
@@ -183,8 +237,15 @@ def report_(args: argparse.Namespace) -> None:
     for path in report.write_kept_studies(args.output):
       print(f"Wrote {path}.")
     print(report.write_grokking(args.output))
+  elif args.output is not None:
+    raise UserError(
+      f"--output is {args.output}, but a study's page is written to the "
+      f"study's own folder, {args.folder}: leave --output out."
+    )
   else:
+    report.check_folder(args.folder)
     print(report.write_study(args.folder))
+    _print_left_out(args.folder)
 
 
 @command(
@@ -207,14 +268,19 @@ def report_(args: argparse.Namespace) -> None:
     "--seeds",
     type=whole_numbers,
     metavar="LIST",
-    help="which, such as 100,101 (100 to 109; 900 to 902 of the pilot)",
+    help="such as 100,101 (100 to 109; the pilot's are 900 to 902)",
+  ),
+  example=(
+    "grokking --output runs/try --steps 20 --seeds 1,2",
+    "tries it out on two seeds",
   ),
 )
 def grokking(args: argparse.Namespace) -> None:
-  """train AdamW and ⊥AdamW, without and with weight decay, to add mod 113, and
-  write a page of when they generalize; half an hour on two cores. What is
-  there is not made again: the same command goes on. To try it out:
-  --output runs/try --steps 20 --seeds 1,2"""
+  """train AdamW and ⊥AdamW on addition mod 113; write a page
+
+  The page says when each of them generalizes, without and with weight decay.
+  It takes half an hour on two cores and needs no data. The same command resumes
+  it."""
   from experiments import grokking, report
 
   recipe = grokking.Recipe(steps=args.steps)
@@ -227,11 +293,39 @@ def grokking(args: argparse.Namespace) -> None:
 
 
 def _study(args: argparse.Namespace) -> tuple[Any, pathlib.Path]:
-  """The study that is asked for, and its folder."""
+  """The study that the arguments name, and its folder."""
   from experiments import config
 
   study = config.load_study(args.study).override(args.set or [])
   return study, args.output or study.folder
+
+
+def _changes(args: argparse.Namespace) -> str:
+  """The settings that `--set` changes, and their values before."""
+  from experiments import config
+
+  before, (after, _) = config.load_study(args.study), _study(args)
+  old = before.settings()
+  return ", ".join(
+    f"{name}={value} instead of {old[name] or 'none'}"
+    for name, value in config.differences(after, before).items()
+  )
+
+
+def _say_next(study: Any, folder: pathlib.Path) -> None:
+  import jax
+
+  from experiments import report
+
+  if jax.process_index() == 0:
+    print(report.next_step(study, folder))
+
+
+def _print_left_out(folder: pathlib.Path) -> None:
+  from experiments import report
+
+  for line in report.left_out(folder):
+    print(line)
 
 
 def _options(args: argparse.Namespace) -> Any:
@@ -257,8 +351,8 @@ def _prepare_devices(args: argparse.Namespace) -> None:
 
   if args.distributed:
     jax.distributed.initialize()
-  # What was compiled once is found again by another study, or when one goes on.
-  given = "JAX_COMPILATION_CACHE_DIR" in os.environ  # which jax reads itself
+  # Another study, or this one resumed, finds the compiled programs again.
+  given = "JAX_COMPILATION_CACHE_DIR" in os.environ  # jax reads it itself
   if not given and jax.default_backend() != "cpu":
     programs = str(cache.cache_folder() / "programs")
     jax.config.update("jax_compilation_cache_dir", programs)
@@ -266,7 +360,7 @@ def _prepare_devices(args: argparse.Namespace) -> None:
 
 def main() -> None:
   topics = {"data": (data_commands.ABOUT, data_commands.DESCRIPTION)}
-  parser = make_parser("The experiments of orthograd-optax.", EXAMPLES, topics)
+  parser = make_parser(DESCRIPTION, EXAMPLES, topics)
   args = parser.parse_args()
   if getattr(args, "cache", None):
     os.environ["ORTHOGRAD_DATA"] = str(args.cache)
@@ -277,7 +371,7 @@ def main() -> None:
 
 
 def leave(message: str, status: int) -> NoReturn:
-  """Ends with a message, after which no thread has anything to say."""
+  """Prints a message and ends the process, whatever its threads do."""
   with contextlib.suppress(Exception):
     sys.stdout.flush()
   os.write(2, f"{message}\n".encode())
@@ -285,8 +379,11 @@ def leave(message: str, status: int) -> NoReturn:
 
 
 def stop(number: int, frame: Any) -> NoReturn:
-  """On Ctrl-C, at once: an exception can get lost in what is being imported or
-  collected, and whatever is half written will be removed."""
+  """Ends the process on Ctrl-C, at once.
+
+  An exception could get lost in an import or in garbage collection. The next
+  command removes files that are half written.
+  """
   del number, frame
   line = "\n" if os.isatty(2) else ""
   leave(f"{line}Stopped; the same command goes on from what is there.", 130)

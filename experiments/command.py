@@ -1,26 +1,53 @@
-"""Functions as commands: their docstrings are the help, arguments stand by."""
+"""Makes a command of a function: its docstring is the command's help."""
 
 import argparse
 from collections.abc import Callable, Mapping
 import pathlib
-from typing import Any
+import textwrap
+from typing import Any, NamedTuple
 
 PATH: Any = pathlib.Path  # for `type=`
+PROGRAM = "python -m experiments"
 
-# By topic, "" for none, and name: what to call, and with which arguments.
-COMMANDS: dict[tuple[str, str], tuple[Callable[[Any], None], Any]] = {}
+
+class Command(NamedTuple):
+  """A command.
+
+  Attributes:
+    function: takes the parsed arguments.
+    arguments: what :func:`argument` gives.
+    example: an example's arguments, such as "run quick", and what it does.
+  """
+
+  function: Callable[[Any], None]
+  arguments: tuple[Any, ...]
+  example: tuple[str, str]
+
+
+# The keys are (topic, name); a command without a topic has topic "".
+COMMANDS: dict[tuple[str, str], Command] = {}
 
 
 def argument(*names: str, **options: Any) -> tuple[Any, Any]:
+  """What `ArgumentParser.add_argument` takes."""
   return names, options
 
 
-def command(*arguments: Any, topic: str = "") -> Callable[[Any], Any]:
-  """Makes a command of a function; its docstring is the help."""
+def command(
+  *arguments: Any, example: tuple[str, str], topic: str = ""
+) -> Callable[[Any], Any]:
+  """Decorates a function that is a command.
+
+  Args:
+    *arguments: of the command.
+    example: its arguments, and what it does; the help ends in it.
+    topic: the command that this one is a part of, such as "data".
+  """
 
   def add(function: Callable[[Any], None]) -> Callable[[Any], None]:
     name = function.__name__.removeprefix(f"{topic}_").rstrip("_")
-    COMMANDS[topic, name.replace("_", "-")] = function, arguments
+    key = topic, name.replace("_", "-")
+    COMMANDS[key] = Command(function, arguments, example)
     return function
 
   return add
@@ -29,24 +56,31 @@ def command(*arguments: Any, topic: str = "") -> Callable[[Any], Any]:
 def make_parser(
   description: str, examples: str, topics: Mapping[str, tuple[str, str]]
 ) -> argparse.ArgumentParser:
-  """The parser of all commands; what it parses has the function as `run`.
+  """Makes the parser of all commands. A parsed command's function is `run`.
 
   Args:
-    description: of all.
-    examples: likewise.
-    topics: of each a line about it and its description.
+    description: of the program.
+    examples: of the program; its help ends in them.
+    topics: for each topic, one line about it and its description.
   """
   raw: Any = {"formatter_class": argparse.RawDescriptionHelpFormatter}
   parser = argparse.ArgumentParser(
-    "python -m experiments", description=description, epilog=examples, **raw
+    PROGRAM, description=description, epilog=examples, **raw
   )
   parsers = {"": parser.add_subparsers(required=True, metavar="COMMAND")}
   for topic, (about, text) in topics.items():
-    its = parsers[""].add_parser(topic, help=about, description=text, **raw)
-    parsers[topic] = its.add_subparsers(required=True, metavar="COMMAND")
-  for (topic, name), (function, arguments) in COMMANDS.items():
-    text = " ".join((function.__doc__ or "").split())
-    one = parsers[topic].add_parser(name, help=text, description=text)
+    group = parsers[""].add_parser(topic, help=about, description=text, **raw)
+    parsers[topic] = group.add_subparsers(required=True, metavar="COMMAND")
+  for (topic, name), (function, arguments, example) in COMMANDS.items():
+    summary, *details = (function.__doc__ or "").split("\n\n")
+    paragraphs = [" ".join(text.split()) for text in (summary, *details)]
+    one = parsers[topic].add_parser(
+      name,
+      help=paragraphs[0],
+      description="\n\n".join(textwrap.fill(text) for text in paragraphs),
+      epilog=f"example:\n  {PROGRAM} {example[0]}\n      {example[1]}",
+      **raw,
+    )
     one.set_defaults(run=function)
     for names, options in arguments:
       one.add_argument(*names, **options)

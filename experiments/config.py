@@ -17,7 +17,13 @@ import jax
 
 from experiments import cifar
 from experiments.files import is_name, parse_json
-from experiments.settings import ConfigError, check, check_distinct, parse
+from experiments.settings import (
+  ConfigError,
+  check,
+  check_distinct,
+  parse,
+  unparse,
+)
 from experiments.settings import field as _field
 from experiments.settings import kind as _kind
 
@@ -233,6 +239,10 @@ class Run(NamedTuple):
   seed: int
 
 
+# Fields of a study that the command line can't set by their names.
+FIXED = ("name", "config", "methods", "pairs", "models_of")
+
+
 @dataclasses.dataclass(frozen=True)
 class Study:
   """Runs to make and what to evaluate them on.
@@ -338,8 +348,7 @@ class Study:
     mine: dict[str, Any] = {}
     configs: dict[str, Any] = {}
     known = {f.name: (f, mine) for f in dataclasses.fields(Study)}
-    fixed = ("name", "config", "methods", "pairs", "models_of")
-    known = {k: v for k, v in known.items() if k not in fixed}
+    known = {k: v for k, v in known.items() if k not in FIXED}
     known |= {f.name: (f, configs) for f in dataclasses.fields(Config)}
     for setting in settings:
       key, equals, text = setting.partition("=")
@@ -358,6 +367,16 @@ class Study:
     if configs:
       mine["config"] = dataclasses.replace(self.config, **configs)
     return dataclasses.replace(self, **mine)
+
+  def settings(self) -> dict[str, str]:
+    """What :meth:`override` can set, as text: its own and its config's."""
+    own = {
+      f.name: getattr(self, f.name)
+      for f in dataclasses.fields(Study)
+      if f.name not in FIXED
+    }
+    own |= {"optimizers": self.optimizers} | dataclasses.asdict(self.config)
+    return {name: unparse(value) for name, value in own.items()}
 
   def _named(self, names: list[str]) -> tuple[Method, ...]:
     """Methods by their names, its own first."""
@@ -393,6 +412,12 @@ def load_study(name: str) -> Study:
       f"A study is a file in {pathlib.Path(__file__).parent / 'studies'}."
     )
   return found[name][0]
+
+
+def differences(study: Study, other: Study) -> dict[str, str]:
+  """Settings of a study that another has not, as text."""
+  others = other.settings()
+  return {k: v for k, v in study.settings().items() if v != others[k]}
 
 
 def load_settings(folder: pathlib.Path) -> Study:

@@ -7,12 +7,13 @@ from typing import Any
 from experiments.command import PATH, argument, command
 from experiments.files import UserError
 
-ABOUT = "CIFAR-10 and CIFAR-10-C: fetch, check, export and look at them"
+ABOUT = "CIFAR-10 and CIFAR-10-C: fetch, check, export and draw them"
 DESCRIPTION = """CIFAR-10, byte for byte, and CIFAR-10-C.
 
-The cache is $ORTHOGRAD_DATA, or `orthograd-optax` in the platform's folder for
-caches: the six files of CIFAR-10's binary version, whose SHA-256 digests are
-checked before anything is read.
+The cache holds the six files of CIFAR-10's binary version and the textures of
+CIFAR-10-C's frost. Every file's SHA-256 digest is checked before the file is
+read. The cache is the folder $ORTHOGRAD_DATA. If that is not set, it is
+`orthograd-optax` in the platform's folder for caches.
 """
 CACHE = argument(
   "--cache",
@@ -32,36 +33,55 @@ CACHE = argument(
   ),
   CACHE,
   topic="data",
+  example=(
+    "data fetch --source ~/cifar-10-binary.tar.gz",
+    "fills the cache from an archive that you have",
+  ),
 )
 def data_fetch(args: argparse.Namespace) -> None:
-  """get what the cache lacks"""
+  """get the files of CIFAR-10 that the cache lacks"""
   from experiments.cifar import sources
 
   sources.fetch(args.source)
 
 
-@command(CACHE, topic="data")
+@command(
+  CACHE,
+  topic="data",
+  example=("data status", "lists the files, and how to get missing ones"),
+)
 def data_status(args: argparse.Namespace) -> None:
-  """list the cache's files"""
-  from experiments.cifar import cache
+  """list the cache's files: present, or missing and how to get them"""
+  from experiments.cifar import cache, frost
 
   del args
-  print(cache.status())
+  print(f"{cache.status()}\n{frost.status()}")
 
 
-@command(CACHE, topic="data")
+@command(
+  CACHE,
+  topic="data",
+  example=("data verify", "names every file that is missing or damaged"),
+)
 def data_verify(args: argparse.Namespace) -> None:
-  """check every file's SHA-256 digest"""
+  """check the SHA-256 digest of CIFAR-10's files"""
   from experiments.cifar import cache
 
   del args
-  fix = "`python -m experiments data fetch` mends it."
-  _report(cache.verify(), "intact", f"The cache is not whole: {fix}")
+  remedy = "`python -m experiments data fetch` replaces them."
+  _report(cache.verify(), "intact", f"Files are missing or damaged: {remedy}")
 
 
-@command(CACHE, topic="data")
+@command(
+  CACHE,
+  topic="data",
+  example=("data frost", "puts the textures into the cache"),
+)
 def data_frost(args: argparse.Namespace) -> None:
-  """get the textures that CIFAR-10-C's frost needs"""
+  """get the textures of CIFAR-10-C's frost
+
+  The textures come from the package imagecorruptions, installed or downloaded.
+  None of its code is run."""
   from experiments.cifar import frost
 
   del args
@@ -72,10 +92,12 @@ def data_frost(args: argparse.Namespace) -> None:
   argument(
     "folder",
     type=PATH,
-    help="with its .npy files, or TFDS's with cifar10_corrupted",
+    help="the folder of its .npy files, or a TFDS data dir with "
+    "cifar10_corrupted",
   ),
   CACHE,
   topic="data",
+  example=("data published CIFAR-10-C", "checks the .npy files in CIFAR-10-C"),
 )
 def data_published(args: argparse.Namespace) -> None:
   """check a copy of the published CIFAR-10-C"""
@@ -83,37 +105,50 @@ def data_published(args: argparse.Namespace) -> None:
 
   problems = published.verify(args.folder)
   message = f"{args.folder} is not the published CIFAR-10-C."
-  _report(problems, "as it should be", message)
+  _report(problems, "intact", message)
 
 
 @command(
   argument(
-    "--image", type=int, default=19, help="of the sample's test images (19)"
+    "--image",
+    type=int,
+    default=19,
+    metavar="N",
+    help="which of the sample's 1,000 test images (19)",
   ),
   argument("--seed", type=int, default=0, help="of the noise (0)"),
   argument(
     "--output",
     type=PATH,
     default="cifar10c.png",
-    help="the picture to write (cifar10c.png)",
+    metavar="FILE",
+    help="the PNG to write (cifar10c.png)",
   ),
   CACHE,
   topic="data",
+  example=(
+    "data sheet --image 3 --output cat.png",
+    "draws test image 3 in 19 corruptions and 5 severities",
+  ),
 )
 def data_sheet(args: argparse.Namespace) -> None:
-  """draw one image through all of CIFAR-10-C, as a PNG"""
+  """draw one image in every corruption and severity of CIFAR-10-C"""
   from experiments.cifar import sheet
 
   print(f"Wrote {sheet.draw_sample(args.image, args.output, args.seed)}.")
 
 
 @command(
-  argument("data_dir", type=PATH, help="TFDS's folder of datasets"),
+  argument("data_dir", type=PATH, help="the TFDS data dir to write to"),
   CACHE,
   topic="data",
+  example=(
+    "data export-tfds ~/tensorflow_datasets",
+    'then tfds.data_source("cifar10") works offline',
+  ),
 )
 def data_export_tfds(args: argparse.Namespace) -> None:
-  """write the cache as a TFDS dataset, without TensorFlow"""
+  """write CIFAR-10 as a TFDS dataset, without TensorFlow"""
   from experiments import cifar
   from experiments.cifar import export
 
@@ -121,8 +156,8 @@ def data_export_tfds(args: argparse.Namespace) -> None:
 
 
 def _report(problems: Mapping[Any, str | None], good: str, error: str) -> None:
-  """Prints what is wrong with each, or that it is good; raises the error."""
-  for name, what in problems.items():
-    print(f"{name}: {what or good}")
+  """Prints each problem, or that there is none. Raises if there is any."""
+  for name, problem in problems.items():
+    print(f"{name}: {problem or good}")
   if any(problems.values()):
     raise UserError(error)

@@ -197,7 +197,7 @@ def train(
     eta.tick()
     say(
       f"{arm.key}, {len(seeds)} seeds: epoch {step} of {recipe.steps}, test "
-      f"accuracy {found['test']['top1'].mean():.1f} %, {eta} left"
+      f"accuracy {found['test']['top1'].mean():.1f} %, {eta}"
     )
     for i, seed in enumerate(seeds):
       yield seed, step, jax.tree.map(lambda x, i=i: float(x[i]), found)

@@ -59,6 +59,20 @@ def parse(field: dataclasses.Field, text: str) -> Any:
     ) from None
 
 
+def unparse(value: Any) -> str:
+  """The text that :func:`parse` reads a value from.
+
+  Examples:
+    >>> print(unparse(True), unparse(("fog", "jpeg")), unparse(0.5))
+    true fog,jpeg 0.5
+  """
+  if isinstance(value, bool):
+    return str(value).lower()
+  if isinstance(value, tuple):
+    return ",".join(map(str, value))
+  return str(value)
+
+
 def check(config: Any) -> None:
   """Raises a ConfigError if a field of a dataclass breaks its rule."""
   for field in dataclasses.fields(config):

@@ -53,6 +53,7 @@ FILES = {
 }
 TEST_FILE = "test_batch.bin"
 SAMPLE = pathlib.Path(__file__).parent / "sample"
+MISSING = "missing"
 SAMPLE_FILES = {
   "train.png": (
     "5ee29b3fc6943481d0a6309758af11a68af28224a027fdc693edcb2f2c25bf1f"
@@ -212,7 +213,7 @@ def decode(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def problem(path: pathlib.Path) -> str | None:
   """What is wrong with a file of the cache, or None."""
   if not path.is_file():
-    return "missing"
+    return MISSING
   try:
     with path.open("rb") as file:
       digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -228,13 +229,17 @@ def problem(path: pathlib.Path) -> str | None:
 
 
 def status() -> str:
-  """The cache and the sizes of its files."""
-  folder, lines = cache_folder(), []
-  for name in FILES:
-    path = folder / name
-    size = f"{path.stat().st_size:>11,} bytes" if path.is_file() else "missing"
-    lines.append(f"  {name:18} {size}")
-  return "\n".join([str(folder), *lines])
+  """The cache's folder, its files with their sizes, and how to get others."""
+  lines = [size_line(cache_folder() / name) for name in FILES]
+  if any(line.endswith(MISSING) for line in lines):
+    lines.append("  `python -m experiments data fetch` gets what is missing.")
+  return "\n".join([str(cache_folder()), *lines])
+
+
+def size_line(path: pathlib.Path) -> str:
+  """A file's name and size, or that it is missing."""
+  size = f"{path.stat().st_size:>11,} bytes" if path.is_file() else MISSING
+  return f"  {path.name:18} {size}"
 
 
 def verify() -> dict[pathlib.Path, str | None]:

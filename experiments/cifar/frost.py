@@ -13,7 +13,7 @@ import zipfile
 
 import numpy as np
 
-from experiments.cifar.cache import DataError, cache_folder
+from experiments.cifar.cache import DataError, cache_folder, size_line
 from experiments.files import replacing, run_bounded
 
 FROST_PACKAGE = "imagecorruptions==1.1.2"
@@ -65,6 +65,23 @@ def load_frost(folder: str | os.PathLike | None = None) -> list[np.ndarray]:
   parts = np.split(np.frombuffer(content, np.uint8), np.cumsum(sizes)[:-1])
   shapes = TEXTURES.values()
   return [a.reshape(shape) for a, shape in zip(parts, shapes, strict=True)]
+
+
+def status(folder: str | os.PathLike | None = None) -> str:
+  """The file of textures with its size and contents, or how to get it.
+
+  Args:
+    folder: the cache, if it is not :func:`cache_folder`.
+  """
+  path = cache_folder(folder) / FROST_FILE
+  if not path.is_file():
+    remedy = "  `python -m experiments data frost` gets frost's textures."
+    return f"{size_line(path)}\n{remedy}"
+  try:
+    load_frost(folder)
+  except DataError as error:
+    return f"{size_line(path)}\n  {error}"
+  return f"{size_line(path)}, frost's textures: {', '.join(TEXTURES)}"
 
 
 def _is_frost(content: bytes) -> bool:

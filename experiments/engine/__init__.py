@@ -1,4 +1,5 @@
 """Trains and evaluates many runs at once, and keeps what is found as rows."""
 
 from experiments.engine.group import Options as Options
+from experiments.engine.progress import Progress as Progress
 from experiments.engine.runner import run_study as run_study

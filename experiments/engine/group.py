@@ -334,9 +334,11 @@ class Group:
         float(np.mean(found[key][mine])) for key in ("loss", "top1")
       )
       words.append(f"{name} loss {loss:.3f} accuracy {top1:.1f} %")
-    images = 10 * config.per_class * len(self.runs)
-    words += [f"{images / eta.tick():,.0f} img/s", f"{eta} left"]
-    return " · ".join(words)
+    seconds = eta.tick()
+    if eta.epoch is not None:  # The first epoch is compiled, too.
+      images = 10 * config.per_class * len(self.runs)
+      words.append(f"{images / seconds:,.0f} img/s")
+    return " · ".join([*words, str(eta)])
 
 
 def meet(name: str) -> None:

@@ -1,5 +1,7 @@
-"""What a study will take."""
+"""The time and memory that a study takes."""
 
+import collections
+from collections.abc import Iterable
 import dataclasses
 import pathlib
 import time
@@ -13,7 +15,7 @@ from experiments.engine.group import Options
 
 
 def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
-  """Runs, steps, memory, and the time that a few steps let one expect."""
+  """Runs, steps, memory, and an estimate of the time from a few steps."""
   found = rows.Rows(folder / "rows.jsonl", write=False)
   missing = runner.Missing(study, found)
   mesh = train.make_mesh(options.batch_devices)
@@ -24,7 +26,7 @@ def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
   lines = [
     f"{study.name}: {config.model} on {config.dataset}, {config.precision}",
     f"runs       {len(study.runs)}, of which {done} are complete",
-    f"groups     {', '.join(str(len(group)) for group in groups) or 'none'}",
+    f"training   {describe_groups(map(len, groups))}",
     f"steps      {steps:,} a run",
   ]
   if groups:
@@ -39,9 +41,28 @@ def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
       f"compiling  {compiling:.0f} s",
       f"a step     {1e3 * seconds:.1f} ms, {1e3 * seconds / len(groups[0]):.2f}"
       " ms a run",
-      f"training   {total / 60:.1f} minutes, evaluation apart",
+      f"in all     {total / 60:.1f} minutes of training, without evaluation",
     ]
   return "\n".join(lines)
+
+
+def describe_groups(sizes: Iterable[int]) -> str:
+  """How many groups of which size train one after the other.
+
+  Examples:
+    >>> print(describe_groups([10]))
+    1 group of 10
+    >>> print(describe_groups([10, 10, 4]))
+    2 groups of 10, 1 group of 4
+    >>> print(describe_groups([]))
+    no groups: every run is complete
+  """
+  counts = collections.Counter(sizes)
+  texts = [
+    f"{count} group{'s' if count > 1 else ''} of {size}"
+    for size, count in counts.items()
+  ]
+  return ", ".join(texts) or "no groups: every run is complete"
 
 
 def measure(study, runs, mesh, options) -> tuple[float, float]:

@@ -33,10 +33,11 @@ class Eta:
     return float(np.median(self.times[1:])) if len(self.times) > 1 else None
 
   def __str__(self) -> str:
+    """How long the rest will take, or how long the first epoch took."""
     if self.epoch is None:
-      return "?"
+      return f"{sum(self.times):.0f} s with compilation"
     minutes, seconds = divmod(round(self.left * self.epoch), 60)
-    return f"{minutes}:{seconds:02d}"
+    return f"{minutes}:{seconds:02d} left"
 
 
 class Progress:

@@ -1,5 +1,6 @@
 """Results as lines of JSON, which are only ever added to, whole and once."""
 
+import collections
 from collections.abc import Iterable, Iterator, Mapping
 import dataclasses
 import datetime
@@ -20,6 +21,7 @@ import jax
 
 from experiments.config import Run, Study
 from experiments.files import UserError, is_name, parse_json
+from experiments.settings import unparse
 
 Key = tuple[str, str, int, int, str]
 _REMEDY = "Remove it, and give the command that made it again."
@@ -105,9 +107,11 @@ class Rows:
     if write and path.exists():
       _repair(path)
     self.keys: set[Key] = set()
+    self._configs: dict[str, dict[str, Any]] = {}
     self._methods: dict[tuple[str, str], Any] = {}
     for row in read(path):
       self.keys.add(key(row))
+      self._configs.setdefault(row["config_hash"], row.get("config", {}))
       if "members" not in row:  # of an ensemble
         name = row["config_hash"], row["optimizer"]
         self._methods[name] = row.get("training")
@@ -150,6 +154,35 @@ class Rows:
           f"{', '.join(changed)}: give the method another name, or another "
           "folder with --output."
         )
+
+  def left_out(self, study: Study) -> list[str]:
+    """Runs that a study's page leaves out, by settings and methods.
+
+    A page shows the runs of one config, with the study's own methods. Here are
+    the others, such as "4 runs with epochs=2".
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    for config_hash, method, _ in {key[:3] for key in self.keys}:
+      if (config_hash, method) not in self._methods:  # of an ensemble
+        continue
+      if config_hash != study.config.hash:
+        counts[self._changes(config_hash, study)] += 1
+      elif method not in study.optimizers:
+        counts[f"the method {method}"] += 1
+    return [
+      f"{count} run{'s' if count > 1 else ''} with {settings}"
+      for settings, count in sorted(counts.items())
+    ]
+
+  def _changes(self, config_hash: str, study: Study) -> str:
+    """The settings of a config that differ from the study's."""
+    config = self._configs[config_hash]
+    changes = [
+      f"{name}={unparse(config[name])}"
+      for name, value in dataclasses.asdict(study.config).items()
+      if config.get(name, value) != value
+    ]
+    return ", ".join(changes) or f"another config, {config_hash}"
 
   def note(self, rows: Iterable[Mapping[str, Any]]) -> None:
     """Takes rows for written, which another process writes."""

@@ -16,7 +16,7 @@ import pathlib
 import jax
 import numpy as np
 
-from experiments.config import Run, Study
+from experiments.config import Run, Study, load_settings
 from experiments.engine import evaluate, train
 from experiments.engine.checkpoints import remove_unfinished
 from experiments.engine.group import Group, Options, Workshop, begun, meet
@@ -59,6 +59,8 @@ def run_study(
     groups = list(make_groups(study, folder, missing, mesh, options))
     done = sum(not missing(run) for run in study.runs)
     say(f"{study.name}: {done} of {len(study.runs)} runs are there already")
+    for others in rows.left_out(load_settings(folder)) if writes else ():
+      say(f"{study.name}: also there: {others}; `report` leaves them out")
     if groups:
       with _workshop(study, folder, rows, mesh, options, say) as shop:
         for number, runs in enumerate(groups, 1):

@@ -3,6 +3,9 @@
 Each module computes what the template of its name, in `templates/`, says.
 """
 
+from experiments.report.folder import check as check_folder
+from experiments.report.folder import left_out as left_out
+from experiments.report.folder import next_step as next_step
 from experiments.report.grokking import write as write_grokking
 from experiments.report.kept import keep as keep
 from experiments.report.replication import write as write_replication
@@ -11,7 +14,10 @@ from experiments.report.study import write as write_study
 from experiments.report.study import write_kept as write_kept_studies
 
 __all__ = [
+  "check_folder",
   "keep",
+  "left_out",
+  "next_step",
   "show",
   "write_grokking",
   "write_kept_studies",

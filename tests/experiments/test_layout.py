@@ -14,7 +14,7 @@ MAY_IMPORT = {
   "cifar": set(),
   "config": {"cifar", "settings", "studies"},
   "studies": {"cifar", "config"},
-  "engine": {"cifar", "config"},
+  "engine": {"cifar", "config", "settings"},
   "report": {"cifar", "config", "engine", "grokking", "studies"},
   "command": set(),
   "data_commands": {"cifar", "command"},

@@ -1,0 +1,97 @@
+"""A study's folder: what its page needs, shows and leaves out."""
+
+import pathlib
+import shlex
+
+from experiments import config
+from experiments.config import Study
+from experiments.engine.rows import Rows, RowsError
+from experiments.report import study as page
+from experiments.report.results import Results
+
+PROGRAM = "python -m experiments"
+
+
+def left_out(folder: pathlib.Path) -> list[str]:
+  """A line for each of the settings whose runs the folder's page leaves out."""
+  rows = Rows(folder / "rows.jsonl", write=False)
+  return [
+    f"Not in the comparison: {others}, which {rows.path} also has."
+    for others in rows.left_out(config.load_settings(folder))
+  ]
+
+
+def check(folder: pathlib.Path) -> None:
+  """Checks that the folder's study has two seeds of both methods of a pair.
+
+  Raises:
+    RowsError: if not, with the seeds that there are and the command that
+      trains the others.
+  """
+  study, found = page.load(folder)
+  if not any(page.has(found, pair) for pair in page.pairs(study)):
+    raise RowsError(_too_little(study, found, folder))
+
+
+def next_step(study: Study, folder: pathlib.Path) -> str:
+  """What to do after a study has run in a folder: the command, and why."""
+  shown = config.load_settings(folder)
+  if shown != study:  # A study that shares a folder leaves its settings alone.
+    return _page_of_another(study, shown, folder)
+  _, found = page.load(folder)
+  if not any(page.has(found, pair) for pair in page.pairs(study)):
+    return _too_little(study, found, folder)
+  return (
+    f"Next, write the page that compares them:\n  {_line('report', folder)}"
+  )
+
+
+def _page_of_another(study: Study, shown: Study, folder: pathlib.Path) -> str:
+  """How to get a page of a study in a folder whose page is another's."""
+  text = (
+    f"`{_line('report', folder)}` writes the page of {shown.name}, by the "
+    f"settings in {folder / 'study.json'}."
+  )
+  known = config.studies().get(study.name)
+  if known is None or known[0] != study:
+    return f"{text} For a page of these runs, give --output a new folder."
+  commands = f"  {_line('keep', folder)}\n  {_line('report')}"
+  return f"{text} Next, write the page of {study.name}:\n{commands}"
+
+
+def _too_little(study: Study, found: Results, folder: pathlib.Path) -> str:
+  """Which seeds there are, and the command that trains enough of them."""
+  seeds = {name: len(found.seeds([name])) for name in study.optimizers}
+  there = ", ".join(
+    f"{count} seed{'' if count == 1 else 's'} of {name}"
+    for name, count in seeds.items()
+  )
+  return (
+    f"A comparison needs two seeds of each of two methods, and {folder} has "
+    f"{there} after epoch {study.config.epochs}. Train the others:\n"
+    f"  {_training(study, folder)}\n"
+    f"Or list what is there:\n  {_line('show', folder)}"
+  )
+
+
+def _training(study: Study, folder: pathlib.Path) -> str:
+  """The command that trains what a comparison lacks."""
+  wanted = {}
+  if study.seeds < 2:
+    wanted["seeds"] = "2"
+  if len(study.methods) < 2:
+    names = dict.fromkeys([*study.optimizers, "sgd", "orthograd"])
+    wanted["optimizers"] = ",".join(list(names)[:2])
+  known = config.studies().get(study.name)
+  if not wanted or known is None:
+    return _line("resume", folder)
+  settings = config.differences(study, known[0]) | wanted
+  overrides = (f"--set {name}={value}" for name, value in settings.items())
+  return _line("run", study.name, *overrides, "--output", folder)
+
+
+def _line(*words: str | pathlib.Path) -> str:
+  """A command for a shell, its paths quoted."""
+  quote = lambda word: shlex.quote(str(word))
+  texts = (quote(w) if isinstance(w, pathlib.Path) else w for w in words)
+  return " ".join([PROGRAM, *texts])

@@ -1,0 +1,170 @@
+"""What the command line tells a user: help, settings, and the next command."""
+
+import dataclasses
+import json
+import shlex
+import sys
+
+import pytest
+
+from experiments import __main__ as command_line
+from experiments import command, config, report
+from experiments.cifar import cache, frost
+from experiments.engine import progress, rows
+from experiments.files import UserError
+from experiments.studies import quick, renormalization, table1
+
+
+def main(monkeypatch, capsys, *args):
+  monkeypatch.setattr(sys, "argv", ["experiments", *map(str, args)])
+  command_line.main()
+  return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("key", command.COMMANDS, ids=" ".join)
+def test_help_ends_in_an_example(key, monkeypatch, capsys):
+  text, _ = command.COMMANDS[key].example
+  words = [word for word in key if word]
+  assert shlex.split(text)[: len(words)] == words
+  parser = command.make_parser("", "", {"data": ("", "")})
+  assert parser.parse_args(shlex.split(text)).run.__name__.strip("_") == (
+    "_".join(words).replace("-", "_")
+  )
+  with pytest.raises(SystemExit):
+    main(monkeypatch, capsys, *words, "--help")
+  shown = capsys.readouterr().out
+  assert f"\nexample:\n  python -m experiments {text}\n" in shown
+
+
+def test_status_lists_frost(tmp_path, monkeypatch, capsys):
+  status = ("data", "status", "--cache", tmp_path)
+  monkeypatch.setenv("ORTHOGRAD_DATA", str(tmp_path))
+  shown = main(monkeypatch, capsys, *status)
+  assert "frost.bin          missing\n" in shown and "data frost`" in shown
+  assert shown.count("missing\n") == 7 and "data fetch`" in shown
+  (tmp_path / frost.FROST_FILE).write_bytes(b"no textures")
+  shown = main(monkeypatch, capsys, *status)
+  assert "11 bytes\n" in shown and "frost.bin is damaged" in shown
+  monkeypatch.setattr(frost, "load_frost", lambda folder: [])
+  for name in cache.FILES:
+    (tmp_path / name).touch()
+  shown = main(monkeypatch, capsys, *status)
+  assert "textures: frost1.png, frost2.png" in shown
+  assert "missing" not in shown and "data fetch" not in shown
+
+
+def test_first_epoch_has_no_estimate(monkeypatch):
+  clock = iter([0.0, 24.0, 27.0])
+  monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+  eta = progress.Eta(100)
+  eta.tick()
+  assert str(eta) == "24 s with compilation"
+  eta.tick()
+  assert str(eta) == "4:54 left"
+
+
+def write(folder, study, *others):
+  """The folder of a study, with rows of it and of others."""
+  folder.mkdir(exist_ok=True)
+  settings = json.dumps(dataclasses.asdict(study))
+  (folder / "study.json").write_text(settings)
+  made = rows.Rows(folder / "rows.jsonl")
+  for each in (study, *others):
+    made.append(
+      {
+        "study": each.name,
+        "config_hash": each.config.hash,
+        "config": dataclasses.asdict(each.config),
+        "optimizer": run.method.name,
+        "training": dataclasses.asdict(run.method),
+        "seed": run.seed,
+        "epoch": each.config.epochs,
+        "dataset": "clean",
+        "metrics": {"loss": 1.0},
+      }
+      for run in each.runs
+    )
+
+
+def test_settings_as_text():
+  changed = quick.STUDY.override(["epochs=2", "augment=false", "ensembles=2,3"])
+  changes = {"epochs": "2", "augment": "false", "ensembles": "2,3"}
+  assert config.differences(changed, quick.STUDY) == changes
+  again = [f"{name}={value}" for name, value in changed.settings().items()]
+  assert quick.STUDY.override(again) == changed
+
+
+def test_run_says_what_it_runs_and_what_is_next(tmp_path, monkeypatch, capsys):
+  """Of a study that is complete, so that nothing is trained."""
+  monkeypatch.delenv("CI", raising=False)
+  sets = ("--set", "epochs=2", "--set", "seeds=2")
+  small = quick.STUDY.override(["epochs=2", "seeds=2"])
+  other = quick.STUDY.override(["epochs=3", "seeds=1"])
+  folder = tmp_path / "a folder"
+  write(folder, small, other)
+  monkeypatch.setattr(rows.Missing, "datasets", lambda *_: [])
+  monkeypatch.setattr(sys, "argv", ["", "run", "quick", *sets, "--output"])
+  sys.argv.append(str(folder))
+  command_line.main()
+  out, progress_lines = capsys.readouterr()
+  assert "epochs=2 instead of 50" in progress_lines
+  assert "seeds=2 instead of 5" in progress_lines
+  also = "quick: also there: 2 runs with epochs=3; `report` leaves them out\n"
+  assert also in progress_lines
+  quoted = shlex.quote(str(folder))
+  assert out.endswith(f"\n  python -m experiments report {quoted}\n")
+
+
+def test_next_step_of_studies_that_share_a_folder(tmp_path):
+  write(tmp_path, table1.STUDY, renormalization.STUDY)
+  said = report.next_step(renormalization.STUDY, tmp_path)
+  assert "writes the page of table1" in said
+  assert f"experiments keep {tmp_path}\n  python -m experiments report" in said
+  changed = renormalization.STUDY.override(["epochs=2"])
+  assert "--output a new folder" in report.next_step(changed, tmp_path)
+  (line,) = report.left_out(tmp_path)
+  assert "10 runs with the method orthograd_unnormalized" in line
+
+
+@pytest.mark.parametrize(
+  ("settings", "wanted"),
+  [
+    (["seeds=1"], "--set seeds=2 --output"),
+    (["optimizers=sam"], "--set optimizers=sam,sgd --output"),
+    (["seeds=1", "epochs=2"], "--set seeds=2 --set epochs=2 --output"),
+  ],
+)
+def test_report_of_too_little(tmp_path, monkeypatch, capsys, settings, wanted):
+  study = quick.STUDY.override(settings)
+  write(tmp_path, study)
+  with pytest.raises(SystemExit) as stopped:
+    main(monkeypatch, capsys, "report", tmp_path)
+  said = str(stopped.value)
+  assert "needs two seeds of each of two methods" in said
+  count = f"{study.seeds} seed{'s' if study.seeds > 1 else ''} of "
+  assert count + study.optimizers[0] in said
+  assert f"python -m experiments run quick {wanted} {tmp_path}\n" in said
+  assert report.next_step(study, tmp_path) == said.removeprefix("Error: ")
+
+
+def test_report_of_a_study_that_was_stopped(tmp_path):
+  write(tmp_path, quick.STUDY.override(["seeds=1"]))
+  settings = json.dumps(dataclasses.asdict(quick.STUDY))
+  (tmp_path / "study.json").write_text(settings)
+  with pytest.raises(UserError, match=f"experiments resume {tmp_path}"):
+    report.check_folder(tmp_path)
+
+
+def test_show_says_what_is_not_compared(tmp_path, monkeypatch, capsys):
+  write(
+    tmp_path,
+    quick.STUDY.override(["seeds=1"]),
+    quick.STUDY.override(["epochs=3"]),
+  )
+  shown = main(monkeypatch, capsys, "show", tmp_path)
+  assert "Not in the comparison: 10 runs with epochs=3, which" in shown
+
+
+def test_output_is_not_of_a_study(tmp_path, monkeypatch, capsys):
+  with pytest.raises(SystemExit, match="leave --output out"):
+    main(monkeypatch, capsys, "report", tmp_path, "--output", tmp_path)
