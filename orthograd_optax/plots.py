@@ -9,8 +9,7 @@ Where there are several seeds, lines are means over them, and bands are one
 standard deviation of the seeds on either side.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-import contextlib
+from collections.abc import Mapping, Sequence
 import io
 import itertools
 import math
@@ -22,37 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from orthograd_optax import calibration, stats
+from orthograd_optax import _style, calibration, stats
 from orthograd_optax.calibration import _bins, _writing
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
-
-# Okabe and Ito, Color Universal Design, 2008.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_LINES = ("-", "--", "-.", ":")  # with these numbers of each, 60 combinations
-_MARKERS = "osD^v"
-_GREY = "0.35"
-_STYLE = {
-  "font.size": 9,
-  "font.family": "DejaVu Sans",
-  "axes.titlesize": 10,
-  "axes.labelsize": 9,
-  "axes.spines.top": False,
-  "axes.spines.right": False,
-  "axes.axisbelow": True,
-  "axes.grid": True,
-  "grid.color": "0.88",
-  "grid.linewidth": 0.6,
-  "hatch.linewidth": 0.6,
-  "legend.frameon": True,
-  "legend.framealpha": 0.85,
-  "legend.edgecolor": "none",
-  "legend.fontsize": 8,
-  "lines.linewidth": 1.5,
-  "lines.markersize": 4.5,
-  "svg.hashsalt": "orthograd-optax",
-}
 
 
 def reliability_diagram(
@@ -92,7 +65,7 @@ def reliability_diagram(
     raise ValueError("There are no reliabilities to draw.")
   columns = len(reliabilities)
   # A legend of three columns needs the width of two panels.
-  with _figure(max(3.1 * columns + 0.5, 4.2), 4.1, title) as figure:
+  with _style.figure(max(3.1 * columns + 0.5, 4.2), 4.1, title) as figure:
     axes = figure.subplots(
       2,
       columns,
@@ -102,7 +75,7 @@ def reliability_diagram(
       height_ratios=[3, 1],
     )
     for i, (name, seeds) in enumerate(reliabilities.items()):
-      color = _COLORS[i % len(_COLORS)]
+      color = _style.line(i)["color"]
       _draw_reliability(axes[0, i], axes[1, i], seeds, color)
       axes[0, i].set_title(name)
     _finish_reliability(figure, axes, 3 if columns > 1 else 2)
@@ -148,7 +121,7 @@ def report_diagram(
   low, high = report.band[:, full]
   centre = (np.arange(full.size) + 0.5)[full] / full.size
   level = f"{100 * report.level:g} %"
-  with _figure(4.4, 4.6, title) as figure:
+  with _style.figure(4.4, 4.6, title) as figure:
     axes = figure.subplots(
       2, 1, sharex=True, squeeze=False, height_ratios=[3, 1]
     )
@@ -164,7 +137,7 @@ def report_diagram(
       zorder=3,
       label=f"if calibrated, {level}",
     )
-    _draw_reliability(top, axes[1, 0], bins, _COLORS[0])
+    _draw_reliability(top, axes[1, 0], bins, _style.COLORS[0])
     accuracy = [part.accuracy for part in report.bins if part.count > 0]
     # An interval over few seeds may be missing, or reach beyond the axis.
     reach = [
@@ -212,14 +185,14 @@ def gap_plot(
   parts = list(parts)[:15]
   if not parts:
     raise ValueError("There are no parts to draw.")
-  with _figure(4.4, 0.9 + 0.26 * len(parts), title) as figure:
+  with _style.figure(4.4, 0.9 + 0.26 * len(parts), title) as figure:
     axis = figure.subplots()
-    axis.axvline(0, color=_GREY, linewidth=1)
+    axis.axvline(0, color=_style.GREY, linewidth=1)
     for y, part in enumerate(parts):
       value, low, high = part.gap
       reach = [[value - low], [high - value]] if math.isfinite(low) else None
       axis.errorbar(
-        value, y, xerr=reach, fmt="o", capsize=2.5, color=_COLORS[0]
+        value, y, xerr=reach, fmt="o", capsize=2.5, color=_style.COLORS[0]
       )
     names = [p.name if len(p.name) < 25 else f"{p.name[:24]}…" for p in parts]
     axis.set_yticks(range(len(parts)), names)
@@ -256,7 +229,7 @@ def _draw_reliability(top, bottom, seeds, color):
   confidence = np.asarray(mean.confidence)[full]
   share = np.asarray(mean.count) / np.sum(mean.count)
 
-  top.plot([0, 1], [0, 1], color=_GREY, linestyle="--", linewidth=1)
+  top.plot([0, 1], [0, 1], color=_style.GREY, linestyle="--", linewidth=1)
   bar = {"width": width, "edgecolor": "white", "linewidth": 0.6}
   top.bar(centre, accuracy, color=color, alpha=0.75, label="accuracy", **bar)
   top.bar(
@@ -343,7 +316,7 @@ def severity_curves(
     raise ValueError(
       f"severities has shape {x.shape}, but the values have {number} each."
     )
-  with _figure(4.2, 3.1, title) as figure:
+  with _style.figure(4.2, 3.1, title) as figure:
     axis = figure.subplots()
     _draw_curves(axis, x, arrays)
     axis.set(xlabel="severity", ylabel=metric)
@@ -393,7 +366,7 @@ def curves(
   lines = math.ceil(len(panels) / columns)
   # An optimizer looks the same in all of them.
   names = list(dict.fromkeys(itertools.chain(*values.values())))
-  with _figure(3.1 * columns, 2.6 * lines + 0.4, title) as figure:
+  with _style.figure(3.1 * columns, 2.6 * lines + 0.4, title) as figure:
     grid = figure.subplots(lines, columns, squeeze=False, sharey=log)
     axes = list(grid.flat)
     for (name, arrays), axis in zip(panels.items(), axes, strict=False):
@@ -459,12 +432,12 @@ def forest_plot(
     >>> figure = plots.forest_plot(table)
   """
   rows = list(table.rows.items())
-  with _figure(6.2, 0.9 + 0.28 * len(rows), title) as figure:
+  with _style.figure(6.2, 0.9 + 0.28 * len(rows), title) as figure:
     axis = figure.subplots()
-    axis.axvline(0, color=_GREY, linewidth=1)
+    axis.axvline(0, color=_style.GREY, linewidth=1)
     for y, (name, row) in enumerate(rows):
-      face = _COLORS[0] if table.adjusted[name] < 0.05 else "white"
-      look = {"color": _COLORS[0], "markerfacecolor": face}
+      face = _style.COLORS[0] if table.adjusted[name] < 0.05 else "white"
+      look = {"color": _style.COLORS[0], "markerfacecolor": face}
       if math.isinf(row.d):
         # Off the axis, at the edge that it lies beyond.
         edge = axis.get_yaxis_transform()
@@ -487,12 +460,12 @@ def forest_plot(
         va="center",
         transform=axis.get_yaxis_transform(),
       )
-    for face, sign in ((_COLORS[0], "<"), ("white", "≥")):
+    for face, sign in ((_style.COLORS[0], "<"), ("white", "≥")):
       axis.plot(
         [],
         [],
         "o",
-        color=_COLORS[0],
+        color=_style.COLORS[0],
         markerfacecolor=face,
         label=f"p (Holm) {sign} 0.05",
       )
@@ -563,9 +536,9 @@ def temperature_curve(
     one = lambda t: calibration.nll(logits / t, labels)
     return jax.lax.map(one, jnp.asarray(grid))
 
-  with _figure(4.2, 3.1, title) as figure:
+  with _style.figure(4.2, 3.1, title) as figure:
     axis = figure.subplots()
-    axis.axvline(1, color=_GREY, linewidth=1, linestyle=":")
+    axis.axvline(1, color=_style.GREY, linewidth=1, linestyle=":")
     for i, (name, stack) in enumerate(stacks.items()):
       y = np.asarray(over_seeds(losses)(stack, labels))
       style = _draw_line(axis, i, grid, y)
@@ -578,11 +551,7 @@ def temperature_curve(
         axis.plot(middle, np.mean(there), **style)
       axis.plot([], [], **style, label=f"{name}: {text}" if name else text)
     axis.set_xscale("log")
-    steps = (1, 2, 5) if grid.max() < 1000 * grid.min() else (1,)
-    ticker = _matplotlib().ticker
-    axis.xaxis.set_major_locator(ticker.LogLocator(subs=steps))
-    axis.xaxis.set_major_formatter("{x:g}")
-    axis.xaxis.set_minor_locator(ticker.NullLocator())
+    _style.log_ticks(axis.xaxis, grid.min(), grid.max())
     axis.set(xlabel="temperature", ylabel="loss")
     _legend(axis, [axis])
   return figure
@@ -617,7 +586,7 @@ def save(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
   # Without a date, the same figure gives the same bytes.
   date = {".svg": "Date", ".pdf": "CreationDate"}.get(suffix)
   with _writing.replacing(path) as temporary:
-    with _matplotlib().rc_context(_STYLE):
+    with _style.matplotlib().rc_context(_style.RC_PARAMS):
       figure.draw_without_rendering()  # The layout settles, to the last bit.
       metadata = {date: None} if date else None
       figure.savefig(temporary, dpi=200, metadata=metadata)
@@ -640,7 +609,7 @@ def svg(figure: "Figure") -> str:
     True
   """
   out = io.StringIO()
-  with _matplotlib().rc_context(_STYLE):
+  with _style.matplotlib().rc_context(_style.RC_PARAMS):
     figure.draw_without_rendering()
     options = {"transparent": True, "metadata": {"Date": None}}
     figure.savefig(out, format="svg", **options)
@@ -649,17 +618,14 @@ def svg(figure: "Figure") -> str:
 
 def _draw_line(axis, i, x, seeds) -> dict[str, Any]:
   """Draws the mean over seeds and its band; returns the style of the line."""
-  color = _COLORS[i % len(_COLORS)]
-  line = _LINES[i % len(_LINES)]
+  style = _style.line(i)
   mean = seeds.mean(axis=0)
-  axis.plot(x, mean, color=color, linestyle=line)
+  axis.plot(x, mean, color=style["color"], linestyle=style["linestyle"])
   if len(seeds) > 1:
     spread = seeds.std(axis=0, ddof=1)
-    axis.fill_between(
-      x, mean - spread, mean + spread, color=color, alpha=0.2, linewidth=0
-    )
-  marker = _MARKERS[i % len(_MARKERS)]
-  return {"color": color, "linestyle": line, "marker": marker}
+    band = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
+    axis.fill_between(x, mean - spread, mean + spread, **band)
+  return style
 
 
 def _legend(where, axes, **place):
@@ -671,27 +637,3 @@ def _legend(where, axes, **place):
     if not len(line.get_xdata())
   }
   where.legend(handles.values(), handles.keys(), **place)
-
-
-@contextlib.contextmanager
-def _figure(width, height, title) -> Iterator[Any]:
-  """A figure of so many inches, in this module's style."""
-  matplotlib = _matplotlib()
-  with matplotlib.rc_context(_STYLE):
-    figure = matplotlib.figure.Figure((width, height), layout="constrained")
-    if title is not None:
-      figure.suptitle(title, fontsize=11)
-    yield figure
-
-
-def _matplotlib() -> Any:
-  try:
-    import matplotlib
-    import matplotlib.figure
-    import matplotlib.ticker
-  except ImportError as error:
-    raise ImportError(
-      "orthograd_optax.plots needs matplotlib: pip install "
-      "'orthograd-optax[plots]'"
-    ) from error
-  return matplotlib

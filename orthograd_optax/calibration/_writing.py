@@ -3,22 +3,22 @@
 import contextlib
 import os
 import pathlib
-import tempfile
+import secrets
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike):
-  """A temporary name beside the path, which becomes the path at the end."""
+  """Yields a temporary path, and renames that file to ``path`` at the end."""
   path = pathlib.Path(path)
-  handle, name = tempfile.mkstemp(path.suffix, f".{path.stem}-", path.parent)
-  os.close(handle)
+  # Keep the suffix: matplotlib chooses the format by it.
+  name = f".{path.stem}-{secrets.token_hex(4)}{path.suffix}"
+  temporary = path.with_name(name)
+  temporary.touch(exist_ok=False)  # with the permissions of the umask
   try:
-    yield pathlib.Path(name)
-    os.chmod(name, 0o644)
-    os.replace(name, path)
+    yield temporary
+    temporary.replace(path)
   finally:
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(name)
+    temporary.unlink(missing_ok=True)
 
 
 def write_text(path: str | os.PathLike, text: str) -> pathlib.Path:

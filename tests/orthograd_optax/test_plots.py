@@ -1,7 +1,9 @@
 """What is drawn, read back from the figures; not pixels."""
 
 import builtins
+import os
 import re
+import stat
 import sys
 import xml.etree.ElementTree as ElementTree
 
@@ -283,6 +285,19 @@ def test_save(tmp_path, suffix):
   if suffix == ".png":
     with PIL.Image.open(path) as image:
       assert image.width > 600
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no umask")
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o007])
+def test_saved_files_have_the_permissions_of_the_umask(tmp_path, umask):
+  path = tmp_path / "picture.svg"
+  figure = plots.severity_curves({"SGD": [0.1, 0.2]}, metric="ECE")
+  before = os.umask(umask)
+  try:
+    plots.save(figure, path)
+  finally:
+    os.umask(before)
+  assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
 
 
 def test_save_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch):
