@@ -274,6 +274,11 @@ def _draw_reliability(top, bottom, seeds, color):
   top.xaxis.set_major_formatter("{x:g}")
 
   bottom.bar(centre, 100 * share[full], color=color, alpha=0.75, **bar)
+  for i in np.flatnonzero(share < 0.01):  # Their bars are too low to see.
+    place = {"ha": "center", "va": "bottom", "rotation": 90, "fontsize": 6}
+    bottom.annotate(
+      f" n = {np.asarray(mean.count)[i]:,.0f}", ((i + 0.5) * width, 0), **place
+    )
   for value, line, name in (
     (np.sum(share[full] * accuracy), "-", "accuracy, all bins"),
     (np.sum(share[full] * confidence), "--", "confidence, all bins"),
@@ -469,14 +474,27 @@ def forest_plot(
         markerfacecolor=face,
         label=f"p (Holm) {sign} 0.05",
       )
-    axis.set_yticks(range(len(rows)), [name for name, _ in rows])
+    axis.set_yticks(
+      range(len(rows)), [name + _better(name) for name, _ in rows]
+    )
     axis.set_ylim(len(rows) - 0.5, -0.5)
     axis.grid(axis="y", visible=False)
     level = 100 * rows[0][1].level
     first, second = table.names
-    axis.set_xlabel(f"Cohen's d of {first} − {second}, {level:g} % interval")
+    axis.set_xlabel(
+      f"Cohen's d of {first} − {second}, {level:g} % interval\n"
+      f"← {first} is lower    {first} is higher →"
+    )
     figure.legend(loc="outside lower center", ncols=2)
   return figure
+
+
+def _better(metric: str) -> str:
+  """Which side of zero is the better one, for a metric of a known name."""
+  if metric.lower() in ("loss", "nll", "ece", "mce", "brier", "aurc"):
+    return " (lower is better)"
+  higher = metric.lower() in ("auroc", "top1", "top5") or "accuracy" in metric
+  return " (higher is better)" if higher else ""
 
 
 def temperature_curve(

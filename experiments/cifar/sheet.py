@@ -9,7 +9,7 @@ from experiments import files
 from experiments.cifar import cache, corruptions
 
 SCALE = 2  # each pixel becomes so many, by as many
-GAP, LEFT, TOP = 4, 130, 24
+GAP, LEFT, TOP = 4, 130, 44
 
 
 def draw_sample(number: int, path: pathlib.Path, seed: int = 0) -> pathlib.Path:
@@ -44,6 +44,7 @@ def draw(image: np.ndarray, path: pathlib.Path, seed: int = 0) -> None:
   write = lambda x, y, text, anchor: pen.text(
     (x, y), text, "black", font, anchor
   )
+  write(LEFT + 3.5 * cell, TOP / 2 - GAP, "severity", "mb")
   for column in range(6):
     text = f"{column}" if column else "clean"
     write(LEFT + (column + 0.5) * cell, TOP - GAP, text, "mb")

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.report.compare import PAIR, SEVERITIES
+from experiments.report.compare import PAIR, SEVERITIES, compare
 from experiments.report.formats import METRICS, method_name
+from experiments.report.outcomes import OUTCOMES
 from experiments.report.results import Results
-from orthograd_optax import plots
+from orthograd_optax import _style, plots
 from orthograd_optax.calibration import Reliability
 
 if TYPE_CHECKING:
@@ -117,22 +118,46 @@ def differences(
 
   Args:
     changes: for each line's name, a difference and the ends of its interval.
-    label: of what.
-    matters: the half width of a band of differences that matter to no user.
+    label: of the outcome; the axis says which side is better for those of
+      :data:`outcomes.OUTCOMES`.
+    matters: the half width of the band of differences that are too small to
+      matter.
   """
-  from matplotlib.figure import Figure
-
-  height = 0.9 + 0.3 * len(changes)
-  figure = Figure((6.2, height), layout="constrained")
-  axis = figure.subplots()
-  if matters is not None:
-    axis.axvspan(-matters, matters, color="0.92", linewidth=0)
-  axis.axvline(0, color="0.35", linewidth=1)
-  for y, (middle, low, high) in enumerate(changes.values()):
-    ends = [[middle - low], [high - middle]]
-    axis.errorbar(middle, y, xerr=ends, fmt="o", color="#0072B2", capsize=2.5)
-  axis.set_yticks(range(len(changes)), changes)
-  axis.set_ylim(len(changes) - 0.5, -0.5)
-  axis.set_xlabel(f"difference in {label}")
-  axis.spines[["top", "right"]].set_visible(False)
+  signs = {outcome.label: outcome.sign for outcome in OUTCOMES.values()}
+  sides = {1: "\n← better    worse →", -1: "\n← worse    better →", 0: ""}
+  with _style.figure(6.2, 1.0 + 0.28 * len(changes)) as figure:
+    axis = figure.subplots()
+    if matters is not None:
+      band = {"color": "0.92", "linewidth": 0, "zorder": 0}
+      name = f"too small to matter (±{matters:g})"
+      axis.axvspan(-matters, matters, **band, label=name)
+      figure.legend(loc="outside lower center")
+    axis.axvline(0, color=_style.GREY, linewidth=1)
+    for y, (middle, low, high) in enumerate(changes.values()):
+      ends = [[middle - low], [high - middle]]
+      color = _style.COLORS[0]
+      axis.errorbar(middle, y, xerr=ends, fmt="o", color=color, capsize=2.5)
+      text = f"{middle:+.3f} ({low:+.3f}, {high:+.3f})".replace("-", "−")
+      beside = axis.get_yaxis_transform()
+      axis.text(1.02, y, text, va="center", transform=beside)
+    axis.set_yticks(range(len(changes)), changes)
+    axis.set_ylim(len(changes) - 0.5, -0.5)
+    axis.grid(axis="y", visible=False)
+    side = sides[signs.get(label, 0)]
+    axis.set_xlabel(f"difference in {label}, 95 % interval{side}")
   return figure
+
+
+def before_and_after_scaling(
+  networks: Mapping[str, tuple[Results, Sequence[int]]],
+) -> "Figure":
+  """The test loss of ⊥Grad less SGD, as trained and after T."""
+  parts = {"as trained": "metrics", "after T": "scaled_half"}
+  changes = {}
+  for (name, (found, seeds)), part in itertools.product(
+    networks.items(), parts
+  ):
+    row = compare(found, "loss", seeds, part=parts[part])
+    changes[f"{name}, {part}"] = (row.change, *row.interval)
+  matters = OUTCOMES["scaled_loss"].matters
+  return differences(changes, OUTCOMES["loss"].label, matters)

@@ -157,7 +157,8 @@ def figure(curves: Mapping[str, np.ndarray], steps: Sequence[int]) -> "Figure":
   for line, each in zip(thick, curves.values(), strict=True):
     line.set(linewidth=2.5, marker="")
     axis.plot(steps, each.T, color=line.get_color(), linewidth=0.5, alpha=0.6)
-  axis.legend(thick, list(curves), loc="center right", fontsize=8)
+  place = {"loc": "center right", "fontsize": 8, "edgecolor": "none"}
+  axis.legend(thick, list(curves), **place)
   return drawn
 
 

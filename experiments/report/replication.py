@@ -131,6 +131,7 @@ def on_the_way(short: Results, wider: Results, longer: Results) -> Drawings:
   return {
     "epochs": lambda: figures.on_the_way(both, resnet18.EPOCHS),
     "epochs_1000": lambda: figures.on_the_way(long_one, every),
+    "scaling": lambda: figures.before_and_after_scaling(both | long_one),
   }
 
 

@@ -1,7 +1,7 @@
 """WRN-28-10 after 100 epochs."""
 
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -13,7 +13,10 @@ from experiments.report.compare import CORRUPTED, PAIR, UNDER_CORRUPTION
 from experiments.report.formats import printed
 from experiments.report.page import Drawings
 from experiments.report.results import Results
-from orthograd_optax import plots, stats
+from orthograd_optax import _style, plots, stats
+
+if TYPE_CHECKING:
+  from matplotlib.figure import Figure
 
 SEEDS, FRESH = range(5), range(5, 10)  # of wide and of wide_confirmation
 BOTH = range(10)
@@ -57,9 +60,7 @@ def drawings(found: Results, extended: Results) -> Drawings:
   return {
     "wide_reliability": lambda: draw(found, BOTH),
     "wide_reliability_corrupted": lambda: draw(found, SEEDS, CORRUPTED),
-    "radial": lambda: plots.curves(
-      radial_shares(found, extended)["orthograd"], EPOCHS, log=True
-    ),
+    "radial": lambda: radial_figure(found, extended),
   }
 
 
@@ -140,6 +141,18 @@ def radial_shares(
         if (metric := f"radial: {kind}") in has
       }
   return shares
+
+
+def radial_figure(found: Results, extended: Results) -> "Figure":
+  """The shares of ⊥Grad's runs by epoch, a panel for each network."""
+  shares = radial_shares(found, extended)["orthograd"]
+  figure = plots.curves(shares, EPOCHS, log=True)
+  for axis, network in zip(figure.axes, shares, strict=True):
+    axis.set_title(network, fontsize=10)
+    axis.set_ylabel("")
+  figure.axes[0].set_ylabel("share of ‖g‖² along w, %")
+  _style.log_ticks(figure.axes[0].yaxis, *figure.axes[0].get_ylim())
+  return figure
 
 
 def radial(found: Results, extended: Results) -> dict[str, Any]:

@@ -66,6 +66,9 @@ def test_reliability_of_one_seed():
   heights = [patch.get_height() for patch in bottom.patches]
   np.testing.assert_allclose(heights, 100 * bins.count[full] / 400)
   np.testing.assert_allclose(sum(heights), 100)
+  # Bars that are too low to see have their counts instead.
+  few = [count for count in bins.count.tolist() if count < 4]
+  assert texts(bottom) == [f" n = {count}" for count in few] and 0 in few
   error = calibration.ece(logits[0], labels)
   assert texts(top) == [f"ECE {error:.3f}"]
   assert labelled(top) == ["accuracy", "gap to confidence"]
@@ -189,8 +192,12 @@ def test_forest_plot():
   b = {"loss": a["loss"] - 4, "ece": a["ece"] + 0.1}
   table = stats.compare_table(a, b, names=("SGD", "⊥Grad"))
   (axis,) = plots.forest_plot(table).axes
-  assert [t.get_text() for t in axis.get_yticklabels()] == ["loss", "ece"]
+  assert [t.get_text() for t in axis.get_yticklabels()] == [
+    "loss (lower is better)",
+    "ece (lower is better)",
+  ]
   assert "SGD − ⊥Grad" in axis.get_xlabel() and "95 %" in axis.get_xlabel()
+  assert "← SGD is lower    SGD is higher →" in axis.get_xlabel()
   for y, (row, container) in enumerate(
     zip(table.rows.values(), axis.containers, strict=True)
   ):
