@@ -27,7 +27,7 @@ compares the methods on a page.
 EXAMPLES = """
 examples:
   python -m experiments list               the studies
-  python -m experiments run quick          one that takes two minutes, no data
+  python -m experiments run quick          takes two minutes, no download
   python -m experiments report runs/quick  its page
   python -m experiments data fetch         CIFAR-10, for the other studies
   python -m experiments run table1 --set seeds=2 --set epochs=10

@@ -1,8 +1,8 @@
-"""What a run is: every default lives here, and every row carries it.
+"""What a run is. Every default is here, and every row has its settings.
 
-A :class:`Config` is the recipe that all runs of a study have in common; a
-:class:`Method` is what is compared; a :class:`Study` is a recipe, some methods,
-seeds, and what to evaluate.
+A :class:`Config` is the recipe that all runs of a study share. A
+:class:`Method` is one of the things that a study compares. A :class:`Study` has
+a recipe, methods, seeds, and the images to evaluate on.
 """
 
 import dataclasses
@@ -30,20 +30,20 @@ from experiments.settings import kind as _kind
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """What decides the numbers of a run, besides its optimizer and seed.
+  """The recipe: settings of a run besides its method and seed.
 
   Attributes:
     model: the network.
-    dataset: all of CIFAR-10, or the sample that comes with the code.
+    dataset: CIFAR-10, or the sample that comes with the code.
     per_class: training images of each class, drawn by the seed.
-    epochs: times through them.
-    batch_size: images a step.
+    epochs: passes over these images.
+    batch_size: images in a step.
     learning_rate: of every step.
     momentum: of SGD.
-    weight_decay: times the weights, added after ⊥Grad.
+    weight_decay: factor of the weights, which are added after ⊥Grad.
     eps: of ⊥Grad.
     augment: whether to crop and mirror training images at random.
-    precision: of convolutions; a CPU takes tf32 for float32.
+    precision: of convolutions; on a CPU, tf32 is float32.
   """
 
   model: str = _field("resnet18", one_of=("resnet18", "wrn28_10", "small"))
@@ -63,7 +63,7 @@ class Config:
 
   @property
   def steps(self) -> int:
-    """Of an epoch; the last may have fewer images."""
+    """Steps of an epoch. The last step may have fewer images."""
     return -(-10 * self.per_class // self.batch_size)
 
   @property
@@ -74,31 +74,32 @@ class Config:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-  """What is compared: how a network is trained, besides the recipe.
+  """How a network is trained, besides the recipe. Studies compare methods.
 
-  To JAX it is a tree: its numbers are leaves, one axis of a compiled program,
-  so that runs that differ in nothing else train together; all else is
-  structure, and makes another program. `engine/methods.py` computes it.
+  A method is a pytree. Its numbers are leaves, so runs that differ only in
+  numbers train as one compiled program. Its other fields are structure: another
+  value makes another program. `engine/methods.py` computes methods.
 
   Attributes:
     name: in rows, under `optimizer`.
     base: the optimizer.
-    nesterov: whether its momentum is Nesterov's (SGD and SGDP).
-    schedule: of the learning rate: the same for all steps, or a linear warm-up
-      and then a cosine to zero.
-    where: the parameters that ⊥Grad acts on; "none" leaves it out.
+    nesterov: whether the momentum of SGD and SGDP is Nesterov's.
+    schedule: of the learning rate: constant, or a linear warm-up and then a
+      cosine to zero.
+    where: the parameters that ⊥Grad acts on; "none" leaves ⊥Grad out.
     renormalize: of ⊥Grad.
     partition: of ⊥Grad.
-    loss: what is minimized.
-    augmentation: "recipe" for what the recipe says.
+    loss: the training loss.
+    augmentation: "recipe" for the recipe's.
     wrapper: SAM, or an average of the weights, which is then evaluated.
     strength: of ⊥Grad, at the first step.
-    strength_at_end: at the last step, after a linear ramp; None for the same.
-    learning_rate: None for the recipe's, and so below.
-    momentum: of SGD and SGDP.
-    weight_decay: times the weights.
-    head_decay: times the weight decay, for the last layer.
-    warm_up: the share of all steps.
+    strength_at_end: of ⊥Grad at the last step, after a linear ramp; None for
+      the same strength throughout.
+    learning_rate: None for the recipe's.
+    momentum: of SGD and SGDP; None for the recipe's.
+    weight_decay: factor of the weights; None for the recipe's.
+    head_decay: factor of the weight decay in the last layer.
+    warm_up: its share of all steps.
     smoothing: of label smoothing.
     focus: the exponent of the focal loss.
     margin: of MbLS, between the largest logit and the others.
@@ -106,7 +107,7 @@ class Method:
     temperature: of LogitNorm.
     mixing: both parameters of mixup's beta distribution.
     radius: of SAM's ball around the weights.
-    averaging: what a step keeps of the average of the weights.
+    averaging: the share of the average that a step keeps.
   """
 
   name: str = ""
@@ -151,15 +152,16 @@ class Method:
 
   # Not in __post_init__: JAX rebuilds methods with arrays and placeholders.
   def check(self) -> None:
-    """Raises a ConfigError if it can't be."""
+    """Raises a ConfigError if a setting is not allowed."""
     if not is_name(self.name):
       raise ConfigError(
-        f"A method's name is {self.name!r}, but must be a part of files' names."
+        f"A method's name is {self.name!r}, but must be allowed in a file's "
+        "name: no slash, and no dot at the start."
       )
     check(self)
 
   def resolve(self, config: Config) -> "Method":
-    """Without a name, and with the recipe's settings where it has none."""
+    """The method without a name, its None replaced by the recipe's settings."""
     crop = "crop" if config.augment else "none"
     given = lambda value, default: default if value is None else value
     return dataclasses.replace(
@@ -184,7 +186,7 @@ jax.tree_util.register_dataclass(
 
 
 def with_orthograd(method: Method, **changes: Any) -> Method:
-  """The same behind ⊥Grad; of one program with it, unless changes say else."""
+  """The method with ⊥Grad. Both are one program, unless changes make two."""
   name = "orthograd" if method.name == "sgd" else f"orthograd_{method.name}"
   changes = {"name": name, "strength": 1.0} | changes
   return dataclasses.replace(method, **changes)
@@ -217,8 +219,8 @@ _VARIANTS: dict[str, dict[str, Any]] = {
   "norms": {"where": "norms"},
   "normed_kernels": {"where": "normed_kernels"},
 }
-# What studies and `--set optimizers=` can name: each of these without ⊥Grad and
-# with it, and variants of ⊥Grad.
+# Methods that studies and `--set optimizers=` can name: each base without ⊥Grad
+# and with it, and variants of ⊥Grad.
 METHODS = {
   method.name: method
   for method in (
@@ -233,7 +235,7 @@ METHODS = {
 
 
 class Run(NamedTuple):
-  """A training of one network."""
+  """One network to train."""
 
   method: Method
   seed: int
@@ -245,25 +247,25 @@ FIXED = ("name", "config", "methods", "pairs", "models_of")
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-  """Runs to make and what to evaluate them on.
+  """Runs, and the images to evaluate them on.
 
   Attributes:
     name: of its file in `studies/`.
     config: the recipe of all runs.
-    methods: what to compare.
-    pairs: names of methods whose difference is the question, the second less
-      the first; by default the first two.
-    outcome: what decides it, of `report/outcomes.py`.
-    seeds: runs of each method.
-    first_seed: the seed of the first of them.
-    evaluate_every: epochs between evaluations; 0 for one at the end.
-    corruptions: of CIFAR-10-C, on which to evaluate at the end.
-    corrupted_at: epochs after which to do so, too.
-    ensembles: sizes, such as 2 and 5, of ensembles to evaluate: of seeds that
-      train together, by the mean of their probabilities.
-    diagnostics: whether to note where gradients lie relative to the weights.
-    models_of: the study whose folder it shares, so that what either has trained
-      serves both; by default none.
+    methods: to compare.
+    pairs: names of methods to compare in pairs, the second less the first; by
+      default the first two.
+    outcome: the primary outcome, of `report/outcomes.py`.
+    seeds: number of seeds, each of which every method is run with.
+    first_seed: the first of them.
+    evaluate_every: epochs between evaluations; 0 for one evaluation at the end.
+    corruptions: of CIFAR-10-C, to evaluate on at the end.
+    corrupted_at: further epochs after which to evaluate on them.
+    ensembles: sizes, such as 2 and 5, of ensembles to evaluate. An ensemble is
+      the mean of the probabilities of seeds that train together.
+    diagnostics: whether rows say how much of the gradient is along the weights.
+    models_of: the study whose folder and trained models it shares; by default
+      none.
   """
 
   name: str
@@ -286,8 +288,8 @@ class Study:
     check(self)
     if not is_name(self.name) or not is_name(self.models_of or self.name):
       raise ConfigError(
-        f"A study's name is {self.name!r}, and that of the one whose models it "
-        f"uses {self.models_of!r}, but both must be names of folders."
+        f"name is {self.name!r} and models_of is {self.models_of!r}, but both "
+        "must be names of folders: no slash, and no dot at the start."
       )
     if not self.methods:
       raise ConfigError("optimizers is empty, but must name at least one.")
@@ -313,12 +315,12 @@ class Study:
 
   @property
   def folder(self) -> pathlib.Path:
-    """Where its rows and checkpoints are, unless another is given."""
+    """The default folder of rows and checkpoints."""
     return pathlib.Path("runs") / (self.models_of or self.name)
 
   @property
   def runs(self) -> list[Run]:
-    """All of them; those of a seed are neighbours."""
+    """All runs, seed by seed."""
     return [
       Run(method, seed)
       for seed in range(self.first_seed, self.first_seed + self.seeds)
@@ -326,24 +328,25 @@ class Study:
     ]
 
   def epochs_evaluated(self) -> list[int]:
-    """Epochs after which the test set is evaluated, the last among them."""
+    """Epochs after which the test set is evaluated, including the last."""
     every = self.evaluate_every or self.config.epochs
     last = self.config.epochs
     return sorted({*range(every, last + 1, every), *self.corrupted_at, last})
 
   def datasets(self, epoch: int) -> list[str]:
-    """What is evaluated after an epoch."""
+    """Names of the sets of images that are evaluated after an epoch."""
     if epoch not in (*self.corrupted_at, self.config.epochs):
       return ["train", "clean"]
     sets = [f"{name}/{i}" for name in self.corruptions for i in range(1, 6)]
     return ["train", "clean", *sets]
 
   def override(self, settings: list[str]) -> "Study":
-    """With settings of the form key=value in place of its own.
+    """The study with some settings replaced.
 
     Args:
-      settings: keys are the fields of the study or of its config; a list of
-        names is separated by commas, and ``all`` is all of them.
+      settings: texts of the form key=value. A key is a field of the study or of
+        its config, or ``optimizers``. A list is separated by commas; ``all``
+        means all names.
     """
     mine: dict[str, Any] = {}
     configs: dict[str, Any] = {}
@@ -359,7 +362,7 @@ class Study:
         continue
       if not equals or key not in known:
         raise ConfigError(
-          f"{setting!r} is no setting: write key=value, where key is one of "
+          f"{setting!r} is no setting. Write key=value with one of these keys: "
           f"{', '.join(sorted([*known, 'optimizers']))}."
         )
       field, values = known[key]
@@ -369,7 +372,7 @@ class Study:
     return dataclasses.replace(self, **mine)
 
   def settings(self) -> dict[str, str]:
-    """What :meth:`override` can set, as text: its own and its config's."""
+    """All that :meth:`override` can set, as text."""
     own = {
       f.name: getattr(self, f.name)
       for f in dataclasses.fields(Study)
@@ -379,7 +382,7 @@ class Study:
     return {name: unparse(value) for name, value in own.items()}
 
   def _named(self, names: list[str]) -> tuple[Method, ...]:
-    """Methods by their names, its own first."""
+    """Methods by name. The study's own come before those of METHODS."""
     known = METHODS | {method.name: method for method in self.methods}
     for name in names:
       if name not in known:
@@ -390,7 +393,7 @@ class Study:
 
 
 def studies() -> dict[str, tuple[Study, str]]:
-  """Each study's name, what it is, and its description."""
+  """Every study and its description, by name."""
   from experiments import studies as package
 
   modules = {
@@ -404,7 +407,7 @@ def studies() -> dict[str, tuple[Study, str]]:
 
 
 def load_study(name: str) -> Study:
-  """The study of a name; there is one file for each in `studies/`."""
+  """The study of this name. Each study is a file in `studies/`."""
   found = studies()
   if name not in found:
     raise ConfigError(
@@ -415,33 +418,33 @@ def load_study(name: str) -> Study:
 
 
 def differences(study: Study, other: Study) -> dict[str, str]:
-  """Settings of a study that another has not, as text."""
+  """Settings of a study that differ from another's, as text."""
   others = other.settings()
   return {k: v for k, v in study.settings().items() if v != others[k]}
 
 
 def load_settings(folder: pathlib.Path) -> Study:
-  """The study that a folder is of, from its `study.json`."""
+  """The study that a folder's `study.json` describes."""
   path = folder / "study.json"
   try:
     content = path.read_bytes()
   except OSError as error:
     raise ConfigError(
-      f"{folder} is no folder of a study ({error}): give one that `python -m "
-      "experiments run` made."
+      f"{folder} is no folder of a study ({error}). Give a folder that `python "
+      "-m experiments run` made."
     ) from error
   try:
     return _from_settings(parse_json(content))
   except (AttributeError, KeyError, TypeError, ValueError) as error:
     raise ConfigError(
-      f"{path} has no settings of a study ({error}): remove it, and give the "
-      "command `python -m experiments run` that made it again."
+      f"{path} has no settings of a study ({error}). Remove it, and repeat the "
+      "command `python -m experiments run` that made it."
     ) from error
 
 
 def _from_settings(settings: dict[str, Any]) -> Study:
   config = Config(**settings.pop("config"))
-  # Before methods were data, there were names.
+  # Older files have the methods' names instead of their settings.
   named = [METHODS[name] for name in settings.pop("optimizers", ())]
   methods = [Method(**method) for method in settings.pop("methods", ())]
   for key, value in settings.items():

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and errors that a user can mend."""
+"""Files that are never half written, and errors for the user."""
 
 from collections.abc import Iterator
 import contextlib
@@ -14,12 +14,12 @@ from typing import Any
 
 
 class UserError(RuntimeError):
-  """What its message says, and the user can do something about."""
+  """An error that the user can mend. Its message says how."""
 
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """A temporary file that takes the place of another once it is complete."""
+  """Yields a temporary file, which replaces `path` once it is complete."""
   temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.part")
   try:
     temporary.touch(exist_ok=False)  # with the permissions of the umask
@@ -36,11 +36,11 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def remove_leftovers(folder: pathlib.Path, *names: str) -> None:
-  """Removes what :func:`replacing` left behind when it was killed.
+  """Removes temporary files that :func:`replacing` left when it was killed.
 
   Args:
     folder: of the files that were to be replaced.
-    names: of these, such as ``"study.json"`` or ``"*.npy"``.
+    names: patterns of their names, such as ``"study.json"`` or ``"*.npy"``.
   """
   for path in folder.glob(".*.part"):
     match = re.fullmatch(r"\.(.+)-[a-z0-9_]{8}\.part", path.name)
@@ -50,7 +50,7 @@ def remove_leftovers(folder: pathlib.Path, *names: str) -> None:
 
 
 def is_name(value: Any) -> bool:
-  """Whether it may be part of a file's name: text that is no path."""
+  """Whether a value may be part of a file's name: text, but no path."""
   return (
     isinstance(value, str)
     and bool(value)
@@ -60,7 +60,7 @@ def is_name(value: Any) -> bool:
 
 
 def parse_json(content: str | bytes) -> Any:
-  """What JSON says; a ValueError if it is none, or nested without end."""
+  """Parses JSON. A ValueError if it is none, or is nested too deeply."""
   try:
     return json.loads(content)
   except RecursionError as error:
@@ -70,7 +70,7 @@ def parse_json(content: str | bytes) -> Any:
 def run_bounded(
   command: list[str], largest: int, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-  """Runs a program, which can write no file of more bytes, where sh is."""
+  """Runs a program. If there is sh, its files are limited to so many bytes."""
   if sh := shutil.which("sh"):
     # In blocks of 512 bytes.
     limit = [sh, "-c", 'ulimit -f "$0" && exec "$@"', str(-(-largest // 512))]

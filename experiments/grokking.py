@@ -1,12 +1,13 @@
-"""Where ⊥Grad comes from: a network that learns to add, long after it knows
-the sums it has seen. Study 11 of PLAN.md.
+"""Grokking, the task that ⊥Grad was made for: study 11 of PLAN.md.
+
+A network memorizes sums mod 113 first, and generalizes long after.
 
     python -m experiments grokking --pilot    chooses AdamW's weight decay
     python -m experiments grokking            trains, and writes the page
 
 A ReLU network without biases learns a + b mod 113 from 40 % of all pairs, full
 batch, as in Prieto et al, "Grokking at the Edge of Numerical Stability", 2025.
-A seed gives every arm the same pairs and initial weights.
+All arms share a seed's pairs and initial weights.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +30,7 @@ from experiments.files import UserError
 from orthograd_optax import calibration, orthograd_adamw
 
 STUDY, PILOT = "grokking", "grokking_pilot"
-TUNED = 8.0  # AdamW's weight decay, which the pilot chose
+TUNED = 8.0  # AdamW's weight decay, chosen by the pilot
 GOAL = 99.0  # % of the test pairs
 
 Params = Any  # a list of three arrays; optax has a wider type
@@ -37,7 +38,7 @@ Params = Any  # a list of three arrays; optax has a wider type
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """What all arms share.
+  """The settings that all arms share.
 
   Attributes:
     modulus: of the sums; there are modulus² pairs.
@@ -45,7 +46,7 @@ class Recipe:
     width: of both hidden layers.
     learning_rate: of AdamW, whose betas are 0.9 and 0.999 and eps 1e-8.
     steps: of the full batch.
-    evaluate_every: steps between two looks at the test pairs.
+    evaluate_every: steps between two evaluations.
   """
 
   modulus: int = 113
@@ -69,14 +70,14 @@ class Recipe:
 
 
 class Arm(NamedTuple):
-  """What is compared: AdamW, or ⊥AdamW, at a weight decay."""
+  """One side of a comparison: AdamW or ⊥AdamW, with a weight decay."""
 
   orthograd: bool
   weight_decay: float
 
   @property
   def key(self) -> str:
-    """In rows, under `optimizer`."""
+    """The arm's name in rows, under `optimizer`."""
     name = "orthograd_adamw" if self.orthograd else "adamw"
     return f"{name}_decay_{self.weight_decay:g}" if self.weight_decay else name
 
@@ -99,7 +100,7 @@ class Pairs(NamedTuple):
 
 
 def split(recipe: Recipe, seed: int) -> Pairs:
-  """All pairs, in two parts that the seed draws."""
+  """Splits all pairs at random, by the seed."""
   m = recipe.modulus
   pairs = np.stack(np.divmod(np.arange(m * m), m), axis=1)
   shuffled = np.random.default_rng([seed, 0]).permutation(pairs)
@@ -117,14 +118,14 @@ def init(recipe: Recipe, seed: int) -> list[np.ndarray]:
 
 
 def sums(pairs: jax.Array, modulus: int) -> jax.Array:
-  """The labels."""
+  """The labels of pairs."""
   return pairs.sum(axis=-1) % modulus
 
 
 def logits(params: Params, pairs: jax.Array) -> jax.Array:
-  """Of shape (pairs, modulus)."""
+  """The logits, of shape (pairs, modulus)."""
   first, second, last = params
-  # The product of two one-hot vectors and `first`, without its zeros.
+  # `first` times the concatenation of two one-hot vectors.
   hidden = first[pairs[:, 0]] + first[len(first) // 2 + pairs[:, 1]]
   return jax.nn.relu(jax.nn.relu(hidden) @ second) @ last
 
@@ -135,7 +136,7 @@ def loss(params: Params, pairs: jax.Array, modulus: int) -> jax.Array:
 
 
 def measure(params: Params, data: Pairs, modulus: int) -> dict[str, Any]:
-  """By set of pairs, and by metric; accuracies in %."""
+  """Metrics of the training and the test pairs; accuracies in %."""
 
   def one(pairs):
     its, labels = logits(params, pairs), sums(pairs, modulus)
@@ -151,7 +152,7 @@ def measure(params: Params, data: Pairs, modulus: int) -> dict[str, Any]:
 def optimizer(
   recipe: Recipe, strength: Any, decay: Any
 ) -> optax.GradientTransformation:
-  """⊥AdamW; of strength 0 it is AdamW, so that all arms are one program."""
+  """⊥AdamW. With strength 0 it is AdamW, so all arms are one program."""
   return orthograd_adamw(
     recipe.learning_rate, weight_decay=decay, strength=strength
   )
@@ -179,7 +180,7 @@ def advance(
 def train(
   recipe: Recipe, arm: Arm, seeds: Sequence[int], say: Any
 ) -> Iterable[tuple[int, int, dict[str, Any]]]:
-  """Trains an arm; yields seed, step and what was measured."""
+  """Trains an arm. Yields seed, step and metrics."""
   stack = lambda *runs: np.stack(runs)
   params = jax.tree.map(stack, *(init(recipe, seed) for seed in seeds))
   data = jax.tree.map(stack, *(split(recipe, seed) for seed in seeds))
@@ -209,13 +210,13 @@ def run(
   recipe: Recipe,
   seeds: Sequence[int] | None = None,
 ) -> list[dict[str, Any]]:
-  """Trains what a folder's rows lack, arm by arm, and adds the rows of each.
+  """Trains the runs that a folder lacks, arm by arm, and adds their rows.
 
   Args:
     folder: of the rows.
     study: one of `STUDIES`.
     recipe: what all arms share.
-    seeds: those of the study, by default.
+    seeds: by default the study's.
 
   Returns:
     All rows of the folder.
@@ -234,13 +235,13 @@ def run(
     start, new = time.monotonic(), []
     for seed, step, found in train(recipe, arm, missing, say):
       row = {"study": study, "optimizer": arm.key, **arm._asdict()}
-      # Of the full batch, a step is an epoch.
+      # With the full batch, a step is an epoch.
       row |= {"seed": seed, "epoch": step, "dataset": dataset}
       row |= {"metrics": found["test"], "train": found["train"]}
       row |= {"config": dataclasses.asdict(recipe), "config_hash": recipe.hash}
       row |= {"wall_time": round(time.monotonic() - start, 1), "time": now()}
       new.append(row | environment() | {"cores": os.cpu_count()})
-    # A run whose last row is there is whole, wherever writing was interrupted.
+    # Sorted, so that a run whose last row is written is complete.
     rows.append(sorted(new, key=lambda row: (row["seed"], row["epoch"])))
     say(f"{arm.key}: {time.monotonic() - start:.0f} s")
   return list(read(rows.path))
@@ -251,7 +252,7 @@ def steps_to_goal(
 ) -> dict[int, int]:
   """For each seed, the first evaluated step with 99 % test accuracy.
 
-  A run that never has it counts as one step more than all.
+  A run that never reaches it counts as one step more than all steps.
   """
   found: dict[int, int] = {}
   for row in rows:

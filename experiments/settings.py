@@ -1,6 +1,6 @@
-"""Settings that are parsed from text and checked by rules.
+"""Settings of a dataclass: parsed from text, checked by rules.
 
-A rule stands beside its field, in the metadata of a dataclass.
+A field's rule is in its metadata.
 """
 
 import dataclasses
@@ -20,27 +20,27 @@ RULES = {
 
 
 class ConfigError(UserError, ValueError):
-  """A setting that is unknown or can't be, and what it can be."""
+  """A setting is unknown or not allowed. The message says what is allowed."""
 
 
 def field(default: Any, **rule: Any) -> Any:
-  """A field, of its default's type, and what it may be.
+  """A field of the default's type, with a rule for its values.
 
   Args:
-    default: its default; None for a float of the recipe.
-    **rule: ``at_least``, ``above``, ``below``, ``at_most`` or ``one_of``; of a
-      tuple that is for each of its entries, and ``each`` their type.
+    default: the default; None for a float that the recipe has.
+    **rule: ``at_least``, ``above``, ``below``, ``at_most`` or ``one_of``. For a
+      tuple, the rule is for each entry, and ``each`` is the entries' type.
   """
   return dataclasses.field(default=default, metadata={"rule": rule})
 
 
 def kind(field: dataclasses.Field) -> type:
-  """Its type."""
+  """The type of a field's values."""
   return float if field.default is None else type(field.default)
 
 
 def parse(field: dataclasses.Field, text: str) -> Any:
-  """Its value, from a command line; it is not checked yet."""
+  """A field's value from text. The value is not checked yet."""
   type_ = kind(field)
   try:
     if type_ is bool:
@@ -99,4 +99,4 @@ def check(config: Any) -> None:
 def check_distinct(name: str, values: tuple[Any, ...]) -> None:
   if len(set(values)) < len(values):
     listed = ", ".join(map(str, values))
-    raise ConfigError(f"{name} has one twice: {listed}.")
+    raise ConfigError(f"{name} has an entry twice: {listed}.")

@@ -1,4 +1,4 @@
-"""Trains and evaluates many runs at once, and keeps what is found as rows."""
+"""Trains and evaluates many runs at once, and writes the results as rows."""
 
 from experiments.engine.group import Options as Options
 from experiments.engine.progress import Progress as Progress

@@ -1,9 +1,9 @@
 """Checkpoints of a group of runs: the last two, with digests of their files.
 
-Orbax writes a checkpoint while training goes on, under a name of its own. Once
-it is whole, the SHA-256 digests of its files are put beside them, and only then
-is it renamed to the number of its epoch: what has that name is whole, and what
-was changed since is found out.
+Orbax writes a checkpoint while training continues, under a temporary name. Then
+the SHA-256 digests of its files are written beside them. Only then is the
+checkpoint renamed to the number of its epoch. So a checkpoint of that name is
+whole, and a later change of its files is noticed.
 """
 
 from collections.abc import Iterator
@@ -47,14 +47,14 @@ class Checkpoints:
     return self
 
   def __exit__(self, *exception: Any) -> None:
-    with self._writing():  # The last one may not be whole yet.
+    with self._writing():  # waits for the last one
       self._thread.shutdown()
       self._wait()
       self._orbax.close()
 
   @property
   def epochs(self) -> list[int]:
-    """After which there is a state, the last one first."""
+    """Epochs that have a checkpoint, the last one first."""
     return sorted(_epochs(self.folder), reverse=True)
 
   def restore(self, epoch: int, like: Any) -> Any:
@@ -62,7 +62,7 @@ class Checkpoints:
 
     Args:
       epoch: one of :attr:`epochs`.
-      like: its shapes, dtypes and shardings.
+      like: the state's shapes, dtypes and shardings.
     """
     import orbax.checkpoint as ocp
 
@@ -73,21 +73,21 @@ class Checkpoints:
       return treedef.unflatten(self._orbax.restore(path, args=args))
     except (KeyError, OSError, TypeError, ValueError) as error:
       raise UserError(
-        f"{path} is as it was written, but can't be restored: {error}. Was it "
-        "written with other versions of the code? Remove it, to go on from the "
-        "one before it."
+        f"{path} is undamaged, but can't be restored: {error}. Other versions "
+        "of the code may have written it. Remove it, to resume from the one "
+        "before it."
       ) from error
 
   def save(self, epoch: int, state: Any) -> None:
-    """Copies the state, and writes the copy while training goes on.
+    """Copies the state, and writes the copy while training continues.
 
-    It takes the place of states after the same epoch and later ones.
+    It replaces the checkpoints of this epoch and of later ones.
     """
     import orbax.checkpoint as ocp
 
     leaves = jax.tree.leaves(state)
     with self._writing():
-      self._wait()  # The one before may have failed.
+      self._wait()  # raises if the one before failed
       self._check_space(sum(leaf.nbytes for leaf in leaves))
       args = ocp.args.StandardSave(leaves)
       self._orbax.save(self.folder / f"{epoch}.new", args=args)
@@ -113,7 +113,7 @@ class Checkpoints:
       finished.result()
 
   def _check_space(self, size: int) -> None:
-    """Before it begins: Orbax fails in many threads, with many words."""
+    """Checks before writing: on a full disk, Orbax fails in many threads."""
     self.folder.mkdir(exist_ok=True)
     free, needed = shutil.disk_usage(self.folder).free, size + 2**20
     if free < needed:
@@ -129,23 +129,23 @@ class Checkpoints:
     except (OSError, ValueError) as error:
       raise UserError(
         f"{self.folder} can't be written: {error}. Rows and the last "
-        "checkpoint are still there; make room or get permission, and give the "
-        "same command again."
+        "checkpoint are kept. Make room or get permission, and repeat the "
+        "command."
       ) from error
 
 
 def remove_unfinished(folder: pathlib.Path) -> None:
-  """Removes what a crash left behind of checkpoints that came or went."""
+  """Removes checkpoints that a crash left half written or half removed."""
   for path in folder.glob("*"):
     if re.fullmatch(r"\d+\.(new|old)(\.orbax-checkpoint-tmp.*)?", path.name):
       shutil.rmtree(path)
 
 
 def remove_damaged(folder: pathlib.Path) -> list[str]:
-  """Removes checkpoints that are not what was written.
+  """Removes checkpoints whose files do not have their digests.
 
   Returns:
-    What is wrong with each.
+    The problem of each.
   """
   problems = []
   for epoch in sorted(_epochs(folder)):
@@ -165,7 +165,7 @@ def _epochs(folder: pathlib.Path) -> set[int]:
 
 
 def _remove(path: pathlib.Path) -> None:
-  """Under another name: half of it is not to be taken for a damaged one."""
+  """Renames a checkpoint before removing it: a crash leaves no half of it."""
   shutil.rmtree(path.rename(path.with_suffix(".old")))
 
 
@@ -205,9 +205,9 @@ def _digests(folder: pathlib.Path, without: set[str]) -> dict[str, str]:
 
 @functools.cache
 def _hush() -> None:
-  """Orbax raises what fails, and we say so; it tells all threads' stories, too.
+  """Silences Orbax's logs: its errors are raised, and reported once.
 
-  A disk that is full would come with hundreds of lines of tracebacks.
+  On a full disk it would also log hundreds of lines of tracebacks.
   """
   before = sys.unraisablehook
 

@@ -1,7 +1,7 @@
-"""From weights to rows: logits of a group's runs, and all that is said of them.
+"""Evaluates a group's runs: from weights to logits, metrics and rows.
 
-Sets of images come one at a time, and so do the metrics of all runs on each.
-Ensembles are evaluated beside the runs, from the same logits.
+One set of images is evaluated at a time, for all runs. Ensembles are evaluated
+from the runs' logits.
 """
 
 from collections.abc import Iterable
@@ -22,9 +22,9 @@ from experiments.engine import train
 from orthograd_optax import calibration
 
 CHUNK = 2500  # images at once
-# What the library's metrics are called in rows, where accuracies are per cent.
+# Names in rows of the library's metrics. Rows have accuracies in per cent.
 ROW_NAMES = {"accuracy": "top1", "top5_accuracy": "top5", "nll": "loss"}
-# What temperature scaling is judged by.
+# Metrics that are measured after temperature scaling.
 SCALED = ("loss", "ece", "brier", "entropy", "max_softmax", "wrong_confidence")
 
 
@@ -34,13 +34,13 @@ def images_of(
   """The images and labels of a set: "clean", or such as "fog/3".
 
   Args:
-    dataset: its name in rows.
-    test: whose test images to take, or to corrupt.
-    path: of the published CIFAR-10-C, to take instead of making it.
+    dataset: the set's name in rows.
+    test: has the test images.
+    path: the folder of the published CIFAR-10-C; None to make it.
 
   Returns:
-    Images (n, 32, 32, 3), uint8, and labels (n,). Corruptions have a key of
-    their own, so that they are the same for every group and study.
+    Images (n, 32, 32, 3), uint8, and labels (n,). Every group and study gets
+    the same corrupted images.
   """
   if dataset == "clean":
     return test.test_images, test.test_labels
@@ -56,10 +56,10 @@ def images_of(
 
 
 class Sets:
-  """Sets of images that are made ahead of their use, in another thread.
+  """Makes sets of images ahead of their use, in another thread.
 
-  Most of that is compiling, which takes no time from a device that trains
-  meanwhile. What was asked for is kept.
+  Most of the time is compilation, on the host, while the device trains. Sets
+  stay in memory.
   """
 
   def __init__(self, test: cifar.Cifar10, path: str | None = None):
@@ -68,7 +68,7 @@ class Sets:
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
 
   def ask(self, datasets: Iterable[str]) -> None:
-    """Has them made, in this order, unless they are or will be."""
+    """Queues sets to be made, in this order, if they are not yet."""
     for name in datasets:
       if name not in self._asked:
         self._asked[name] = self._thread.submit(self._make, name)
@@ -78,10 +78,10 @@ class Sets:
     return np.asarray(images), labels
 
   def __getitem__(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Its images and labels, of :func:`images_of`; it may take a while."""
+    """The images and labels of a set, of :func:`images_of`. May wait."""
     asked = self._asked.get(name)
     if asked is None or asked.exception() is not None:
-      # One that failed may have lacked the memory that training took.
+      # It may have failed for lack of memory, which training used.
       return self._make(name)
     return asked.result()
 
@@ -90,11 +90,11 @@ class Sets:
 
 
 class Found(NamedTuple):
-  """What is found on a set of images.
+  """Results on a set of images.
 
   Attributes:
-    logits: (runs and then ensembles, images, 10).
-    metrics: of :func:`metrics`, likewise.
+    logits: (runs + ensembles, images, 10).
+    metrics: of :func:`metrics`, for runs and then ensembles.
     norms: (runs,), of the weights.
   """
 
@@ -106,11 +106,12 @@ class Found(NamedTuple):
 class Evaluator:
   """The compiled programs that evaluate an engine's runs.
 
-  Without gradients, one run fills a GPU, so the runs come one after the other;
-  on a CPU, where convolutions in a loop are slow, they come together.
+  On a GPU, runs are evaluated one after the other: without gradients, one run
+  fills it. On a CPU, they are evaluated together: convolutions in a loop are
+  slow there.
 
   Attributes:
-    engine: whose runs.
+    engine: of the runs.
     convolutions: "sequential", or the engine's.
   """
 
@@ -178,8 +179,8 @@ class Evaluator:
       weights: of all runs.
       images: (images, 32, 32, 3), uint8.
       labels: (images,).
-      clean: what was found on clean images, for their temperature.
-      ensembles: numbers of the runs in each.
+      clean: results on clean images, for their temperature.
+      ensembles: for each, the numbers of its runs.
     """
     logits = self._pool(self.logits(weights, images), ensembles)
     halves = calibration.split(labels)
@@ -189,7 +190,7 @@ class Evaluator:
 
 
 def with_ensembles(logits: jax.Array, ensembles: Any) -> jax.Array:
-  """Logits of runs, and those of the mean probabilities of some of them."""
+  """Logits of the runs, followed by those of the ensembles."""
   logs = jax.nn.log_softmax(logits)
   pools = [
     jax.nn.logsumexp(logs[jnp.array(runs)], axis=0) - math.log(len(runs))
@@ -199,15 +200,15 @@ def with_ensembles(logits: jax.Array, ensembles: Any) -> jax.Array:
 
 
 def metrics(logits, labels, fit, judge, clean_temperature=None):
-  """All that a row says of one run's logits.
+  """The contents of a row, of one run's logits.
 
   Args:
     logits: (images, 10).
     labels: (images,).
-    fit: the images of one half, to fit a temperature on.
-    judge: those of the other half, to judge it by.
-    clean_temperature: fitted on the clean images of the first half, to be
-      judged by what the other half has become.
+    fit: indices of one half of the images, to fit a temperature on.
+    judge: indices of the other half, to measure scaled metrics on.
+    clean_temperature: fitted on the first half of the clean images; applied to
+      the other half of these images.
   """
   scale = functools.partial(_scaled, logits, labels)
   on_test = calibration.fit_temperature(logits, labels)
@@ -216,8 +217,7 @@ def metrics(logits, labels, fit, judge, clean_temperature=None):
   found = {
     "metrics": evaluate(logits, labels)
     | {"temperature": on_test, "temperature_half": on_half},
-    # Fitted on the test set itself, as the paper does; and on one half of it,
-    # judged by the other.
+    # The paper fits on the test set itself. The half is held out.
     "scaled": scale(on_test, slice(None)),
     "scaled_half": scale(on_half, judge),
     "bins": {
@@ -227,15 +227,15 @@ def metrics(logits, labels, fit, judge, clean_temperature=None):
     },
   }
   if clean_temperature is not None:
-    # Nobody has labels of shifted images to fit another one on.
+    # In use, there are no labels of shifted images to fit on.
     found["scaled_clean"] = scale(clean_temperature, judge)
   return found
 
 
 def evaluate(logits, labels):
-  """The library's metrics, in the words and units of rows.
+  """The library's metrics, with the names and units of rows.
 
-  And the mean confidence of answers that are wrong.
+  Also the mean confidence of wrong answers.
   """
   wrong = jnp.argmax(logits, axis=-1) != labels
   confidence = jnp.max(jax.nn.softmax(logits), axis=-1)
@@ -252,7 +252,7 @@ def _scaled(logits, labels, temperature, part):
 
 
 def rows(found: Found) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-  """What a row says of each run, and of each ensemble."""
+  """The contents of the rows of each run, and of each ensemble."""
   leaves, treedef = jax.tree.flatten(train.gather(found.metrics))
   contents = [
     treedef.unflatten([shortest(leaf[i]) for leaf in leaves])
@@ -266,7 +266,7 @@ def rows(found: Found) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def shortest(values: np.ndarray) -> Any:
-  """Plain numbers of as few digits as tell them from their neighbours."""
+  """Python numbers with as few digits as identify the value."""
   if values.ndim:
     return [shortest(value) for value in values]
   return float(str(values))

@@ -1,4 +1,4 @@
-"""Runs that train together: trained, evaluated, written down, checkpointed."""
+"""A group: runs that train together. Trains, evaluates, writes rows."""
 
 from collections.abc import Callable, Iterable, Iterator
 import dataclasses
@@ -24,18 +24,18 @@ from experiments.files import UserError, parse_json, replacing
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """How a study is run; what is found does not depend on it.
+  """How a study is run. Results do not depend on it.
 
   Attributes:
-    method: how convolutions are computed: of :data:`train.CONVOLUTIONS`, or
+    method: how convolutions are computed: one of :data:`train.CONVOLUTIONS`, or
       "auto".
     batch_devices: how many devices share each batch.
-    group_size: runs that train together; None for what
-      :func:`memory.runs_that_fit` says.
+    group_size: runs that train together; None for
+      :func:`memory.runs_that_fit`.
     checkpoint_every: epochs between checkpoints; None for 10, or a twentieth of
-      all if that is more.
-    save_logits: whether to keep the logits of every set, as .npy files.
-    corrupted: where the published CIFAR-10-C is, to use it.
+      all epochs if that is more.
+    save_logits: whether to save the logits of every set, as .npy files.
+    corrupted: the folder of the published CIFAR-10-C; None to make it.
   """
 
   method: str = "auto"
@@ -48,18 +48,18 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Workshop:
-  """What all groups of a study share.
+  """What the groups of a study share.
 
   Attributes:
     study: whose groups.
     folder: of the study.
     options: how it is run.
     rows: of the folder.
-    data: to train on.
-    sets: to evaluate on.
-    engine: that trains.
-    evaluator: that evaluates.
-    say: is told of progress.
+    data: images to train on.
+    sets: images to evaluate on.
+    engine: trains.
+    evaluator: evaluates.
+    say: prints progress.
   """
 
   study: Study
@@ -74,9 +74,9 @@ class Workshop:
 
 
 def manifest(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
-  """What tells a group's checkpoints from those of others."""
+  """What identifies the checkpoints of a group."""
   return {
-    "format": 3,  # Before digests, checkpoints had another form.
+    "format": 3,  # the first one with digests
     "config_hash": study.config.hash,
     "diagnostics": study.diagnostics,
     "runs": [[dataclasses.asdict(run.method), run.seed] for run in runs],
@@ -84,7 +84,7 @@ def manifest(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
 
 
 def begun(study: Study, folder: pathlib.Path) -> Iterator[list[Run]]:
-  """Groups of a folder that have checkpoints, and are of the study's kind."""
+  """Groups of a folder that have checkpoints of the study's config."""
   for path in sorted(folder.glob("checkpoints/*/runs.json")):
     content = path.read_bytes()
     try:
@@ -98,8 +98,8 @@ def begun(study: Study, folder: pathlib.Path) -> Iterator[list[Run]]:
       yield [Run(Method(**method), seed) for method, seed in found["runs"]]
     except (KeyError, TypeError, ValueError) as error:
       raise UserError(
-        f"{path} is damaged ({error}): remove {path.parent}, and its runs are "
-        "trained anew."
+        f"{path} is damaged ({error}). Remove {path.parent}; its runs will be "
+        "trained again."
       ) from error
 
 
@@ -114,7 +114,7 @@ class Group:
     self.shop, self.study, self.runs, self.label = shop, shop.study, runs, label
     self.missing = Missing(shop.study, shop.rows)
     self.start = time.monotonic()
-    self.begun: list[tuple[int, Any]] = []  # epochs that are to be looked at
+    self.pending: list[tuple[int, Any]] = []  # epochs without rows yet
     text = json.dumps(manifest(shop.study, runs))
     name = _folder_name(text.encode())
     self.folder = shop.folder / "checkpoints" / name
@@ -127,7 +127,7 @@ class Group:
     meet(name)
 
   def complete(self) -> None:
-    """Trains from the last checkpoint on, and makes all rows on the way."""
+    """Trains from the last checkpoint, and writes the rows that are missing."""
     engine, epochs = self.shop.engine, self.study.config.epochs
     every = self.shop.options.checkpoint_every or max(10, epochs // 20)
     runs = engine.place(self.runs, self.shop.data.train_labels)
@@ -142,8 +142,8 @@ class Group:
         evaluated = epoch in self.study.epochs_evaluated()
         corrupted = len(self.study.datasets(epoch)) > 2
         save = epoch % every == 0 or epoch == epochs or corrupted
-        self.begun.append((epoch, found))
-        if not self._look(eta, wait=evaluated or save):
+        self.pending.append((epoch, found))
+        if not self._write_finished(eta, wait=evaluated or save):
           return
         if save:
           checkpoints.save(epoch, state)
@@ -155,7 +155,7 @@ class Group:
   def _restore(
     self, checkpoints: Checkpoints, runs: train.Runs
   ) -> tuple[int, train.State]:
-    """An epoch and the state after it: the last from which all rows follow."""
+    """The last epoch and state from which all missing rows can be made."""
     engine = self.shop.engine
     usable = (e for e in checkpoints.epochs if not self._lacks_rows_before(e))
     done = next(usable, 0)
@@ -165,13 +165,13 @@ class Group:
       lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=engine.by_run),
       jax.eval_shape(engine.init, runs),
     )
-    self.shop.say(f"{self.label}: goes on after epoch {done}")
+    self.shop.say(f"{self.label}: resumes after epoch {done}")
     return done, checkpoints.restore(done, shapes)
 
   def _lacks_rows_before(self, done: int) -> bool:
-    """Whether rows are missing that a checkpoint is too late for.
+    """Whether rows are missing of epochs before a checkpoint's.
 
-    So it is when a study is to be evaluated more often than it was.
+    This happens if a study is evaluated more often than before.
     """
     wanted = [run for run in self.runs if run in self.study.runs]
     return any(
@@ -182,16 +182,16 @@ class Group:
       for missing in [self.missing.datasets(run, epoch)]
     )
 
-  def _look(self, eta: Eta, wait: bool) -> bool:
-    """Writes rows of training; False if every run has diverged.
+  def _write_finished(self, eta: Eta, wait: bool) -> bool:
+    """Writes the rows of finished epochs; False if every run has diverged.
 
-    While the device trains one epoch, the host looks at the one before, unless
-    it has to wait.
+    While the device trains one epoch, the host writes the rows of the one
+    before. With `wait`, the host waits for all epochs.
     """
-    # Processes would gather an epoch's results only after the next one.
+    # With several processes, gathering would wait for the next epoch.
     ahead = 0 if wait or jax.process_count() > 1 else 1
-    while len(self.begun) > ahead:
-      epoch, found = self.begun.pop(0)
+    while len(self.pending) > ahead:
+      epoch, found = self.pending.pop(0)
       found = train.gather(found)
       self.shop.say(f"{self.label}: {self._line(epoch, found, eta)}")
       self._note_diverged(epoch, found)
@@ -220,7 +220,7 @@ class Group:
     ]
 
   def _evaluate(self, epoch: int, state: train.State) -> None:
-    """Makes missing rows; while one set is computed, sends the next."""
+    """Makes missing rows. While one set is computed, the next is sent."""
     if epoch not in self.study.epochs_evaluated():
       return
     missing = {
@@ -231,14 +231,14 @@ class Group:
     datasets = [d for d in self.study.datasets(epoch)[1:] if d in missing]
     ensembles = tuple(members for _, members in self._ensembles())
     sets, clean, before = self.shop.sets, None, None
-    # Clean images come first: the others are judged by their temperature, too.
+    # Clean images come first: corrupted ones are also scaled by their T.
     for dataset in dict.fromkeys(["clean", *datasets] if datasets else []):
       sets.ask([dataset])
       found = self.shop.evaluator(
         state.evaluated, *sets[dataset], clean, ensembles
       )
       clean = clean or found
-      # Not before: the compiler timed programs in there, and undisturbed.
+      # Only now: XLA times kernels while it compiles, on an idle machine.
       sets.ask(self.study.datasets(self.study.config.epochs)[2:])
       if before is not None:
         self._finish(epoch, *before)
@@ -247,7 +247,7 @@ class Group:
       self._finish(epoch, *before)
 
   def _ensembles(self) -> list[tuple[str, tuple[int, ...]]]:
-    """Their names in rows, and the numbers of the runs in each."""
+    """Names of the ensembles in rows, and the numbers of their runs."""
     sizes = self.study.ensembles
     found = []
     for method in dict.fromkeys(run.method for run in self.runs):
@@ -261,7 +261,7 @@ class Group:
     return found
 
   def _finish(self, epoch: int, dataset: str, found: evaluate.Found) -> None:
-    """Writes down what was found on a set of images."""
+    """Writes the rows of one set of images."""
     contents, pooled = evaluate.rows(found)
     if self.shop.options.save_logits:
       self._save_logits(dataset, epoch, train.gather(found.logits))
@@ -273,8 +273,8 @@ class Group:
       )
       if not any(self.missing.diverged(self.runs[i]) for i in members)
     ]
-    # Before the runs' rows: where a crash cuts some off, a run's are missing,
-    # and so all are made again.
+    # Ensembles come before the runs: a crash then cuts off rows of runs, which
+    # makes all of them again.
     self._append(dataset, epoch, contents, first=ensembles)
     self.shop.say(f"{self.label}: evaluated on {dataset}")
 
@@ -322,7 +322,7 @@ class Group:
   def _write(self, rows: Iterable[dict[str, Any]]) -> None:
     if jax.process_index() == 0:
       self.shop.rows.append(rows)
-    else:  # The others only keep in mind what is there.
+    else:  # The other processes only note which rows there are.
       self.shop.rows.note(rows)
 
   def _line(self, epoch: int, found: dict[str, np.ndarray], eta: Eta) -> str:
@@ -342,6 +342,6 @@ class Group:
 
 
 def meet(name: str) -> None:
-  """Waits for the other processes, if there are any."""
+  """Waits for the other processes."""
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices(name)

@@ -1,8 +1,8 @@
-"""The losses of methods that the library has not.
+"""Losses that the library does not have.
 
-Every function takes logits (n, classes) and labels (n,) of integers, and gives
-losses (n,) in the logits' dtype; the mean over a batch is the caller's. Written
-p, the softmax of the logits; y, the label; K, the number of classes.
+Every function takes logits (n, K) and integer labels (n,), and returns losses
+(n,) in the logits' dtype. The caller takes the mean. Docstrings write p for the
+softmax of the logits, y for the label and K for the number of classes.
 """
 
 from jax import Array

@@ -1,4 +1,4 @@
-"""How much memory training takes, and how many runs fit into a device's."""
+"""Estimates the memory of a run, and how many runs fit on a device."""
 
 import os
 from typing import Any
@@ -10,25 +10,25 @@ import jax.numpy as jnp
 from experiments.config import Config, Method
 from experiments.engine import models, train
 
-# The share of what the layers read and write that is there at once; and copies
-# of the parameters: themselves, momentum, gradients, updates and those in the
-# dtype of the convolutions; Adam's second moment, SAM's other weights and an
-# average come on top. On an H200, ResNet-18, it comes to 10 to 40 % more
-# than XLA's own count (`python -m benchmarks.engine` has both).
+# PEAK: the share of the layers' inputs and outputs that is alive at once.
+# COPIES of the parameters: themselves, momentum, gradients, updates, and the
+# kernels in the convolutions' dtype. Adam's second moment, SAM's other weights
+# and an average come on top. On an H200, the estimate for ResNet-18 is 10 to
+# 40 % above XLA's own count (`python -m benchmarks.engine` prints both).
 PEAK, COPIES = 0.9, 5.0
 
 # More runs at once are no faster (10 of ResNet-18 keep an H200 as busy as 40),
 # and take longer to compile.
-MOST = 10
+MOST_RUNS = 10
 
 
 def bytes_per_run(config: Config, method: Method, convolutions: str) -> int:
-  """An estimate of what one more run takes on a device."""
+  """Estimates the memory that one more run takes on a device."""
   model = train.make_model(config, convolutions)
-  kept = 0
+  activations = 0  # bytes
 
   def count(next_fun, args, kwargs, context):
-    nonlocal kept
+    nonlocal activations
     out = next_fun(*args, **kwargs)
     module = context.module
     if isinstance(module, models.Conv):
@@ -39,9 +39,9 @@ def bytes_per_run(config: Config, method: Method, convolutions: str) -> int:
         convolutions == "mixed" and not large
       )
       times = max(module.size**2 / module.stride**2, 1) if patches else 1
-      kept += width * int(x.size * times + out.size)
+      activations += width * int(x.size * times + out.size)
     elif isinstance(module, models.BatchNorm):
-      kept += out.size * out.dtype.itemsize
+      activations += out.size * out.dtype.itemsize
     return out
 
   images = jnp.zeros((config.batch_size, 32, 32, 3))
@@ -50,15 +50,15 @@ def bytes_per_run(config: Config, method: Method, convolutions: str) -> int:
       lambda key: model.init(key, images), jax.random.key(0)
     )
   parameters = sum(x.size for x in jax.tree.leaves(shapes))
-  if convolutions == "sequential":  # of which only one is at work at a time
-    kept = 0
+  if convolutions == "sequential":  # Only one run is active at a time.
+    activations = 0
   copies = COPIES + (method.base in ("adamw", "muon"))
   copies += method.wrapper != "none"
-  return int(PEAK * kept + copies * 4 * parameters)
+  return int(PEAK * activations + copies * 4 * parameters)
 
 
 def device_memory(device: Any = None) -> int:
-  """Bytes that a device has for us."""
+  """Bytes of memory that a device has."""
   device = device or jax.local_devices()[0]
   stats = device.memory_stats() if device.platform != "cpu" else None
   if stats and "bytes_limit" in stats:
@@ -70,7 +70,7 @@ def device_memory(device: Any = None) -> int:
 def runs_that_fit(
   config: Config, method: Method, convolutions: str, mesh: Any
 ) -> int:
-  """How many runs are to train together on a mesh; at least one a device."""
+  """How many runs train together on a mesh: at least one a device."""
   free = device_memory() - (1 << 30)  # for the images
   fit = int(free // bytes_per_run(config, method, convolutions))
-  return min(max(fit, 1), MOST) * mesh.shape["run"]
+  return min(max(fit, 1), MOST_RUNS) * mesh.shape["run"]

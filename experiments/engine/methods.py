@@ -1,9 +1,9 @@
-"""A method's parts, computed: optimizer, schedule, ⊥Grad, loss, mixup.
+"""Computes a method's parts: optimizer, schedule, ⊥Grad, loss, mixup.
 
-What is a number in a :class:`~experiments.config.Method` is an array here. In
-what a run does on its own (:func:`per_example_loss`, :func:`mix`) it has no
-axes; in what runs do together (:func:`init`, :func:`update`) it has one entry
-for each run, as every other array.
+The numbers of a :class:`~experiments.config.Method` are arrays here. In
+functions of one run (:func:`per_example_loss`, :func:`mix`) they are scalars.
+In functions of all runs (:func:`init`, :func:`update`) they have one entry for
+each run, as every other array.
 """
 
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ LOSSES = {
   "mbls": lambda x, y, m: calibration.mbls(x, y, m.margin, m.margin_weight),
   "logit_norm": lambda x, y, m: calibration.logit_norm(x, y, m.temperature),
 }
-# Kinds of parameters, of `models.kinds`, that ⊥Grad acts on.
+# Whether ⊥Grad acts on a kind of parameter, of `models.kinds`.
 WHERE = {
   "all": lambda kind: True,
   "head": lambda kind: kind.startswith("dense"),
@@ -36,28 +36,28 @@ WHERE = {
 
 
 class OptimizerState(NamedTuple):
-  """Of ⊥Grad, and of the optimizer behind it."""
+  """The states of ⊥Grad and of the base optimizer."""
 
   orthograd: Any
   base: Any
 
 
 class Mix(NamedTuple):
-  """With which images of its batch a batch is mixed, and in which shares."""
+  """The partners of a batch's images in mixup, and their share."""
 
   partner: jax.Array  # (images,), positions in the batch
-  share: jax.Array  # of the batch itself
+  share: jax.Array  # of the images themselves
 
 
 def per_example_loss(
   method: Method, logits: jax.Array, labels: jax.Array
 ) -> jax.Array:
-  """What a step minimizes the mean of."""
+  """The training loss of each example. A step minimizes the mean."""
   return LOSSES[method.loss](logits, labels, method)
 
 
 def learning_rate(method: Method, progress: Any) -> jax.Array:
-  """At a step, by the share of all steps that came before it."""
+  """The learning rate after a share `progress` of all steps."""
   rate = jnp.asarray(method.learning_rate)
   if method.schedule == "constant":
     return rate
@@ -68,13 +68,13 @@ def learning_rate(method: Method, progress: Any) -> jax.Array:
 
 
 def strength(method: Method, progress: Any) -> jax.Array:
-  """Of ⊥Grad, likewise."""
+  """The strength of ⊥Grad after a share `progress` of all steps."""
   change = jnp.asarray(method.strength_at_end) - method.strength
   return method.strength + progress * change
 
 
 def _project(method: Method, kinds: Any, at: Any, eps: float, **options: Any):
-  """⊥Grad of all runs, which are the first axis of every parameter."""
+  """⊥Grad of all runs. The run is the first axis of every parameter."""
   if method.where == "none":
     return optax.identity()
   mask = None
@@ -92,7 +92,7 @@ def _project(method: Method, kinds: Any, at: Any, eps: float, **options: Any):
 
 
 def _base(method: Method, kinds: Any) -> optax.GradientTransformation:
-  """The optimizer of one run; its updates are yet to be scaled."""
+  """The base optimizer of one run, without the learning rate."""
 
   def decay_of(kind):
     head = kind.startswith("dense")
@@ -152,7 +152,7 @@ def update(
   projection = _project(
     method, kinds, strength(method, progress), eps, **options
   )
-  # Not mapped over the runs: ⊥Grad packs what it knows to be one array.
+  # No vmap over runs: ⊥Grad can pack only arrays that it sees whole.
   grads, projected = projection.update(grads, state.orthograd, params)
 
   @jax.vmap
@@ -167,7 +167,7 @@ def update(
 
 
 def mix(method: Method, key: jax.Array, mask: jax.Array) -> Mix | None:
-  """Mixup of one batch, whose images are those where the mask is true."""
+  """Draws the mixup of one batch. The mask is false for padding."""
   if method.augmentation != "mixup":
     return None
   order, share = jax.random.split(key)
@@ -177,7 +177,7 @@ def mix(method: Method, key: jax.Array, mask: jax.Array) -> Mix | None:
 
 
 def ascend(method: Method, params: Any, grads: Any) -> Any:
-  """Where SAM takes its gradient: a radius away, along the first one."""
+  """The weights at which SAM takes its gradient: a step up the gradient."""
   grads = optax.tree.cast(grads, jnp.float32)
   norm = optax.tree.norm(grads)
   scale = method.radius / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny)
@@ -185,8 +185,8 @@ def ascend(method: Method, params: Any, grads: Any) -> Any:
 
 
 def average(method: Method, mean: Any, new: Any, steps: Any) -> Any:
-  """The runs' average of weights over steps, after so many and a new one."""
-  # The first steps count for more, lest it be of the initial weights.
+  """Updates the runs' average of the weights, after `steps` steps."""
+  # The first steps weigh more, so that the initial weights are forgotten.
   keep = jnp.minimum(jnp.asarray(method.averaging), (1 + steps) / (10 + steps))
   mix = lambda k, a, b: jax.tree.map(lambda a, b: k * a + (1 - k) * b, a, b)
   return jax.vmap(mix)(keep, mean, new)

@@ -1,11 +1,11 @@
 """ResNet-18, WRN-28-10 and a small network for the CPU, in Flax.
 
-As their papers have them for images of 32 × 32 pixels, with PyTorch's
-conventions: convolutions He-normal on their fan-out, a dense layer uniform
-within ±1/√inputs, and batch norm that keeps the unbiased variance.
+The networks follow their papers, for images of 32 × 32 pixels, with PyTorch's
+conventions. Convolutions are initialized He-normal on their fan-out, the dense
+layer uniform within ±1/√inputs. Batch norm keeps the unbiased variance.
 
-Parameters, statistics and logits are float32; `dtype` is what convolutions
-compute in. A `mask` leaves images out of the batch's statistics.
+Parameters, statistics and logits are float32. Convolutions compute in `dtype`.
+A `mask` leaves images out of the batch's statistics.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ Array = jax.Array
 
 
 def direct_conv(x: Array, kernel: Array, stride: int) -> Array:
-  """A convolution by XLA's own, which over many runs becomes a grouped one."""
+  """XLA's own convolution. Mapped over runs, it is a grouped convolution."""
   reach = kernel.shape[0] // 2
   return jax.lax.conv_general_dilated(
     x,
@@ -32,7 +32,7 @@ def direct_conv(x: Array, kernel: Array, stride: int) -> Array:
 
 
 def _patches(x: Array, size: int, stride: int) -> Array:
-  """Of each pixel that a convolution is centred on, all that it sees."""
+  """The patch that a convolution sees at each of its output pixels."""
   rows, columns = (-(-n // stride) for n in x.shape[1:3])
   reach = size // 2
   x = jnp.pad(x, ((0, 0), (reach, reach), (reach, reach), (0, 0)))
@@ -52,7 +52,7 @@ def _multiply(patches: Array, kernel: Array) -> Array:
 
 
 def patches_conv(x: Array, kernel: Array, stride: int) -> Array:
-  """A convolution as one product of matrices, also over many runs."""
+  """A convolution as a matrix product, batched if mapped over runs."""
   if stride == 1 and kernel.shape[0] > 1:
     return _same_size_conv(x, kernel)
   return _multiply(_patches(x, kernel.shape[0], stride), kernel)
@@ -60,12 +60,12 @@ def patches_conv(x: Array, kernel: Array, stride: int) -> Array:
 
 @jax.custom_vjp
 def _same_size_conv(x: Array, kernel: Array) -> Array:
-  """Whose gradient is such a convolution, too, instead of a sum of slices."""
+  """Its gradient is a convolution by patches too, not a sum of slices."""
   return _same_size_forward(x, kernel)[0]
 
 
 def _same_size_forward(x, kernel):
-  patches = _in_words(lambda x: _patches(x, kernel.shape[0], 1), x)
+  patches = _move_pairs(lambda x: _patches(x, kernel.shape[0], 1), x)
   return _multiply(patches, kernel), (patches, kernel)
 
 
@@ -79,10 +79,10 @@ def _same_size_backward(kept, g):
 _same_size_conv.defvjp(_same_size_forward, _same_size_backward)
 
 
-def _in_words(move: Callable[[Array], Array], x: Array) -> Array:
-  """What ``move`` makes of x, where it only moves values about.
+def _move_pairs(move: Callable[[Array], Array], x: Array) -> Array:
+  """``move(x)`` for a function that only rearranges values.
 
-  Of bfloat16 it moves pairs of channels, which takes an H200 half the time.
+  bfloat16 values are moved as pairs of channels, in half the time on an H200.
   """
   if x.dtype != jnp.bfloat16 or x.shape[-1] % 2:
     return move(x)
@@ -92,8 +92,8 @@ def _in_words(move: Callable[[Array], Array], x: Array) -> Array:
   return pairs.reshape(*moved.shape[:-1], -1)
 
 
-def _run_after_run(function: Callable[..., Array]) -> Callable[..., Array]:
-  """A function that over many runs is called for each, side by side."""
+def _unroll_over_runs(function: Callable[..., Array]) -> Callable[..., Array]:
+  """A function that `vmap` calls once for each run, instead of batching it."""
   looped = jax.custom_batching.custom_vmap(function)
 
   @looped.def_vmap
@@ -108,9 +108,10 @@ def _run_after_run(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _stack(arrays: list[Array], at_once: int = 10) -> Array:
-  """One array; if there are many, in two steps.
+  """Stacks arrays, in two steps if there are many.
 
-  An array of 8 MB takes an H200 20 µs in a stack of 20, and 5 in one of 10.
+  On an H200, an array of 8 MB takes 20 µs in a stack of 20, and 5 µs in one of
+  10.
   """
   if len(arrays) <= at_once:
     return jnp.stack(arrays)
@@ -123,9 +124,9 @@ def _stack(arrays: list[Array], at_once: int = 10) -> Array:
 @functools.cache
 def _unrolled(stride: int) -> Callable[[Array, Array], Array]:
   direct = functools.partial(direct_conv, stride=stride)
-  forward = _run_after_run(direct)
-  to_x = _run_after_run(lambda x, k, g: jax.vjp(direct, x, k)[1](g)[0])
-  to_kernel = _run_after_run(lambda x, k, g: jax.vjp(direct, x, k)[1](g)[1])
+  forward = _unroll_over_runs(direct)
+  to_x = _unroll_over_runs(lambda x, k, g: jax.vjp(direct, x, k)[1](g)[0])
+  to_kernel = _unroll_over_runs(lambda x, k, g: jax.vjp(direct, x, k)[1](g)[1])
   conv = jax.custom_vjp(lambda x, kernel: forward(x, kernel))
   conv.defvjp(
     lambda x, kernel: (forward(x, kernel), (x, kernel)),
@@ -135,22 +136,22 @@ def _unrolled(stride: int) -> Callable[[Array, Array], Array]:
 
 
 def unrolled_conv(x: Array, kernel: Array, stride: int) -> Array:
-  """XLA's own convolution, one for each run."""
+  """XLA's own convolution, a separate one for each run."""
   return _unrolled(stride)(x, kernel)
 
 
 def mixed_conv(x: Array, kernel: Array, stride: int) -> Array:
-  """One for each run where images are large, and where not, one product.
+  """Unrolled over runs for large images, by patches for small ones.
 
-  A large image's patches take longer to write than to multiply; of small ones,
-  those of one run don't fill a GPU.
+  Patches of a large image take longer to write than to multiply. A small image
+  of one run does not fill a GPU.
   """
   large = is_large(x.shape, kernel.shape[0])
   return (unrolled_conv if large else patches_conv)(x, kernel, stride)
 
 
 def is_large(shape: Sequence[int], size: int) -> bool:
-  """Whether patches of such an array, of so many pixels, are not worth it."""
+  """Whether a convolution of this array and size is slower by patches."""
   return shape[1] >= 16 and shape[3] >= 16 and size > 1
 
 
@@ -189,8 +190,8 @@ class BatchNorm(nn.Module):
 
   Attributes:
     axis_name: the mesh's axis that the batch is split over, if it is.
-    by_image: whether to sum up each image first, and so in the gradient: a sum
-      over all pixels at once keeps few of a GPU's cores busy.
+    by_image: whether to sum within each image first, also in the gradient. A
+      single sum over all pixels occupies few of a GPU's cores.
   """
 
   axis_name: str | None = None
@@ -260,7 +261,7 @@ class Block(nn.Module):
 
 
 class BasicBlock(Block):
-  """With batch norm after each convolution, the shortcut's too."""
+  """Has batch norm after each convolution, including the shortcut's."""
 
   @nn.compact
   def __call__(self, x, mask, train):
@@ -275,7 +276,7 @@ class BasicBlock(Block):
 
 
 class PreActivationBlock(Block):
-  """With batch norm before each convolution; the shortcut is bare."""
+  """Has batch norm before each convolution, and none in the shortcut."""
 
   @nn.compact
   def __call__(self, x, mask, train):
@@ -292,14 +293,14 @@ class ResNet(nn.Module):
   """Residual networks for small images.
 
   Attributes:
-    block: the kind of block; before :class:`BasicBlock` the stem has a norm,
-      after :class:`PreActivationBlock` the last features have one.
+    block: the kind of block. With :class:`BasicBlock`, a norm follows the stem;
+      with :class:`PreActivationBlock`, a norm follows the last block.
     widths: features of each stage.
     blocks: blocks of each stage.
     strides: 1 or 2 for the stem and for each stage; 2 halves the image.
     stem: features of the first convolution.
-    dtype: what convolutions compute in.
-    method: of :data:`CONVOLUTIONS`.
+    dtype: of the convolutions.
+    method: one of :data:`CONVOLUTIONS`.
     axis_name: the mesh's axis that a batch is split over, if it is.
   """
 
@@ -338,9 +339,9 @@ class ResNet(nn.Module):
 
 
 def init(model: ResNet, key: Array) -> dict[str, Any]:
-  """What ``model.init`` gives, with one draw for all convolutions.
+  """Initializes as ``model.init`` does, with one draw for all convolutions.
 
-  For ten runs of the small network that compiles in one second instead of 14.
+  Ten runs of the small network then compile in one second instead of 14.
   """
   shapes = jax.eval_shape(
     lambda key: model.init(key, jnp.zeros((1, 32, 32, 3))), key
@@ -368,10 +369,10 @@ def init(model: ResNet, key: Array) -> dict[str, Any]:
 
 
 def kinds(model: ResNet, params: Any) -> Any:
-  """The kind of each parameter, as a tree: what ⊥Grad does to it depends.
+  """The kind of each parameter, as a tree. ⊥Grad acts differently on each.
 
-  A kernel that batch norm follows can be scaled at will, so that its gradient
-  is orthogonal to it already.
+  The scale of a kernel followed by batch norm has no effect, so its gradient is
+  already orthogonal to it.
   """
   after = model.block is BasicBlock
   paths = [path.split("/") for path in by_path(params)]
@@ -389,7 +390,8 @@ def kinds(model: ResNet, params: Any) -> Any:
       # A shortcut's convolution comes first, if there is one.
       normed = layer == f"Conv_{convolutions(block) - 2}"
     else:
-      # Past the first block's norm there is a way only if its shortcut is bare.
+      # The stem's output bypasses the first block's norm only if that block's
+      # shortcut has no convolution.
       normed = convolutions(["PreActivationBlock_0"]) == 3
     return "kernel, then norm" if after or normed else "kernel, no norm"
 
@@ -403,8 +405,7 @@ def by_path(tree: Any) -> dict[str, Any]:
 
 
 MODELS: dict[str, Callable[..., ResNet]] = {
-  # 11,173,962 parameters; of the kernels, only the last layer's is not followed
-  # by batch norm.
+  # 11,173,962 parameters. Batch norm follows every kernel but the last layer's.
   "resnet18": functools.partial(
     ResNet,
     BasicBlock,

@@ -1,14 +1,14 @@
-"""Base optimizers of one run, which the engine maps over runs.
+"""Base optimizers of one run. The engine maps them over runs.
 
-Each is an optax transformation from gradients to the *direction*: what the
-engine multiplies by -learning_rate × schedule and adds to the parameters.
-Weight decay is part of the direction.
+Each is an optax transformation from gradients to a *direction*, which includes
+weight decay. The engine multiplies the direction by -learning_rate × schedule
+and adds it to the parameters.
 
-Hyperparameters are scalars and may be traced, but for booleans: runs with
+Hyperparameters are scalars and may be traced, except booleans, so runs with
 different ones share a compiled program. `decay` is a tree of scalars like the
-parameters, so that the head's weight decay may differ. Kernels are HWIO and
-dense kernels (inputs, outputs): the output is the last axis. Gradients may have
-less precision than the parameters; states and directions have the parameters'.
+parameters, so the head may have another weight decay. Kernels are HWIO, dense
+kernels (inputs, outputs): the output is the last axis. Gradients may have less
+precision than the parameters; states and directions have the parameters'.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from optax import contrib
 
 
 def _cast() -> optax.GradientTransformation:
-  """Gradients in the parameters' dtype, so that moments don't round."""
+  """Casts gradients to the parameters' dtype, so that moments don't round."""
 
   def update(updates, params):
     return jax.tree.map(lambda g, w: g.astype(w.dtype), updates, params)
@@ -78,7 +78,7 @@ def adamw(
   b2: ArrayLike = 0.999,
   eps: ArrayLike = 1e-8,
 ) -> optax.GradientTransformation:
-  """AdamW: Adam, with weight decay beside it.
+  """AdamW: Adam with decoupled weight decay.
 
   Args:
     decay: a tree of scalars like the parameters.
@@ -109,7 +109,7 @@ def adamw(
 def lion(
   decay: Any, b1: ArrayLike = 0.9, b2: ArrayLike = 0.99
 ) -> optax.GradientTransformation:
-  """Lion: the sign of a momentum, with weight decay beside it.
+  """Lion: the sign of a momentum, with decoupled weight decay.
 
   Args:
     decay: a tree of scalars like the parameters.
@@ -146,13 +146,13 @@ def _orthogonalize(updates: Any) -> Any:
   def dimensions(x):
     rows, columns = _sides(x)
     inputs, outputs = tuple(range(x.ndim - 1)), (x.ndim - 1,)
-    # A transposed matrix gives the same, but optax 0.2.6 also scales by
-    # √(output / reduction) where that is above 1. So the longer side reduces.
+    # optax 0.2.6 also scales by √(output / reduction) if that is above 1. To
+    # avoid it, reduce over the longer side; transposing changes nothing else.
     if rows < columns:
       inputs, outputs = outputs, inputs
     return contrib.MuonDimensionNumbers(inputs, outputs)
 
-  # Without its momentum, which is corrected for bias, unlike the paper's.
+  # Without optax's momentum, which corrects for bias; the paper's does not.
   newton_schulz = contrib.scale_by_muon(
     beta=0.0,
     nesterov=False,
@@ -179,15 +179,15 @@ def muon(
 
   A kernel HWIO counts as a matrix of H·W·I rows and O columns.
 
-  There is one learning rate: an orthogonal matrix has entries of root mean
-  square :math:`1 / \sqrt{\max(\text{rows}, \text{columns})}`, so Muon's updates
-  have about 0.2, which is what AdamW's have in practice. So it is AdamW's, for
-  both. Weight decay stands beside either.
+  Both share AdamW's learning rate. An orthogonal matrix has entries of root
+  mean square :math:`1 / \sqrt{\max(\text{rows}, \text{columns})}`, so Muon's
+  updates have about 0.2, as AdamW's have in practice. Weight decay is decoupled
+  in both.
 
   Args:
     decay: a tree of scalars like the parameters.
-    hidden: a tree of booleans like the parameters, false for the head's. Leaves
-      of fewer than two axes go by AdamW in any case.
+    hidden: a tree of booleans like the parameters, false for the head's. AdamW
+      also takes all leaves of fewer than two axes.
     momentum: μ, of Muon's momentum, which is Nesterov's.
     rms: root mean square of Muon's updates.
     b1: of AdamW's first moment.
@@ -238,7 +238,7 @@ def muon(
 
 
 def _project(w, g, u, channels: int, delta, eps):
-  """u less its part along w, each of so many columns by itself.
+  """Projects u off w, column by column, as matrices of `channels` columns.
 
   Returns:
     Whether g is nearly orthogonal to w in all columns, and the projected u.
@@ -280,8 +280,7 @@ def sgdp(
     momentum: μ, from 0 to below 1.
     nesterov: whether the momentum is Nesterov's.
     delta: δ, the bound on the cosine; 0 never projects.
-    decay_ratio: what the weight decay is multiplied by where updates are
-      projected.
+    decay_ratio: factor of the weight decay where updates are projected.
     eps: the least norm.
 
   Returns:
@@ -305,7 +304,7 @@ def sgdp(
 
   def direction(w, g, u, decay):
     ratio, projected = 1.0, u
-    # The layer first: where both are nearly orthogonal, the channels win.
+    # The layer comes first: if both are nearly orthogonal, channels win.
     for channels in (1, w.shape[-1]) if w.ndim > 1 else ():
       invariant, tangent = _project(w, g, u, channels, delta, eps)
       projected = jnp.where(invariant, tangent, projected)

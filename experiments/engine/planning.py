@@ -66,11 +66,11 @@ def describe_groups(sizes: Iterable[int]) -> str:
 
 
 def measure(study, runs, mesh, options) -> tuple[float, float]:
-  """Seconds of a step of a group, and of compiling it."""
+  """Measures a group: seconds of a step, and of compiling."""
   small = min(study.config.per_class, -(-8 * study.config.batch_size // 10))
   config = dataclasses.replace(study.config, per_class=small)
   engine = train.Engine(config, mesh=mesh, convolutions=options.method)
-  # Any images will do.
+  # The time does not depend on the images.
   images = np.zeros((1000, 32, 32, 3), np.uint8)
   labels = np.arange(1000, dtype=np.int32) % 10
   placed = engine.place(runs, labels)

@@ -1,4 +1,4 @@
-"""What is told of a study while it runs."""
+"""The progress of a study: time left, and a line on the terminal."""
 
 import math
 import os
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Eta:
-  """How long an epoch takes, and how long the rest will, without the first."""
+  """Estimates the time left from the epochs so far, without the first."""
 
   def __init__(self, epochs: int):
     self.left, self.times, self.last = epochs, [], time.monotonic()
@@ -24,12 +24,12 @@ class Eta:
     return spent
 
   def restart(self) -> None:
-    """After something that is no part of training."""
+    """Starts the clock again, after evaluation or a checkpoint."""
     self.last = time.monotonic()
 
   @property
   def epoch(self) -> float | None:
-    """Seconds of a usual epoch; the first one was compiled, too."""
+    """Median seconds of an epoch. The first is left out: it compiles."""
     return float(np.median(self.times[1:])) if len(self.times) > 1 else None
 
   def __str__(self) -> str:
@@ -41,9 +41,9 @@ class Eta:
 
 
 class Progress:
-  """A line on the terminal that is written over; elsewhere a line now and then.
+  """Prints progress: on a terminal over one line, else a line now and then.
 
-  In CI (where the variable CI is set) it says nothing.
+  Prints nothing if the variable CI is set.
   """
 
   def __init__(self, stream: Any = None, every: float = 15.0):

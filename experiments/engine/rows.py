@@ -1,4 +1,4 @@
-"""Results as lines of JSON, which are only ever added to, whole and once."""
+"""Results as lines of JSON. Lines are only added, each of them once."""
 
 import collections
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ from experiments.files import UserError, is_name, parse_json
 from experiments.settings import unparse
 
 Key = tuple[str, str, int, int, str]
-_REMEDY = "Remove it, and give the command that made it again."
+_REMEDY = "Remove it, and repeat the command that made it."
 
 
 def _is_text(value: Any) -> bool:
@@ -54,7 +54,7 @@ def _has_lists(value: Any) -> bool:
   )
 
 
-# What every row has, and what it may have, besides what is only looked at.
+# Fields that every row has, and fields that a row may have, with checks.
 FORM = {
   "study": is_name,
   "config_hash": _is_text,
@@ -77,11 +77,11 @@ MORE = {
 
 
 class RowsError(UserError):
-  """Results that can't be read or written, and what to do."""
+  """Results can't be read or written. The message says what to do."""
 
 
 def key(row: Mapping[str, Any]) -> Key:
-  """What there is one row of: config, optimizer, seed, epoch and dataset."""
+  """What identifies a row: config, optimizer, seed, epoch and dataset."""
   return (
     row["config_hash"],
     row["optimizer"],
@@ -94,8 +94,8 @@ def key(row: Mapping[str, Any]) -> Key:
 class Rows:
   """A file of rows.
 
-  A last line that was torn, by a crash while it was written, is cut off when
-  the file is opened to be written; it was of a row that will be made again.
+  A crash may leave a torn last line. It is cut off when the file is opened for
+  writing, and its row is made again.
 
   Attributes:
     path: of the file.
@@ -117,10 +117,10 @@ class Rows:
         self._methods[name] = row.get("training")
 
   def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Adds those rows that are not there yet.
+    """Adds rows, except those that are there already.
 
     Raises:
-      RowsError: if they can't be written; the file is as it was.
+      RowsError: if they can't be written. The file is then unchanged.
     """
     new = {key(row): row for row in rows}
     new = {k: row for k, row in new.items() if k not in self.keys}
@@ -137,13 +137,13 @@ class Rows:
       if self.path.exists():
         os.truncate(self.path, size)
       raise RowsError(
-        f"{self.path} can't be written: {error}. The rows that were there are "
-        "still; make room or get permission, and give the same command again."
+        f"{self.path} can't be written: {error}. Its rows are unchanged. Make "
+        "room or get permission, and repeat the command."
       ) from error
     self.keys |= set(new)
 
   def check_methods(self, study: Study) -> None:
-    """That a name means the same in the study as in the rows."""
+    """Checks that each method has the settings that it has in the rows."""
     for method in study.methods:
       known = self._methods.get((study.config.hash, method.name))
       now = dataclasses.asdict(method)
@@ -151,15 +151,14 @@ class Rows:
         changed = [name for name in now if now[name] != known.get(name)]
         raise RowsError(
           f"{self.path} has rows of {method.name} with another "
-          f"{', '.join(changed)}: give the method another name, or another "
-          "folder with --output."
+          f"{', '.join(changed)}. Give the method another name, or give "
+          "--output another folder."
         )
 
   def left_out(self, study: Study) -> list[str]:
-    """Runs that a study's page leaves out, by settings and methods.
+    """Runs that a study's page leaves out, such as "4 runs with epochs=2".
 
-    A page shows the runs of one config, with the study's own methods. Here are
-    the others, such as "4 runs with epochs=2".
+    A page shows the study's methods, with the study's config.
     """
     counts: collections.Counter[str] = collections.Counter()
     for config_hash, method, _ in {key[:3] for key in self.keys}:
@@ -185,12 +184,12 @@ class Rows:
     return ", ".join(changes) or f"another config, {config_hash}"
 
   def note(self, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Takes rows for written, which another process writes."""
+    """Notes rows that another process writes."""
     self.keys |= {key(row) for row in rows}
 
 
 class Missing:
-  """Which rows of a study are not there yet."""
+  """The rows that a study still lacks."""
 
   def __init__(self, study: Study, rows: Rows):
     self.study, self.rows = study, rows
@@ -229,10 +228,10 @@ def _repair(path: pathlib.Path) -> None:
 
 
 def read(path: pathlib.Path) -> Iterator[dict[str, Any]]:
-  """The rows of a file, maybe a .gz, without a last line that was torn.
+  """The rows of a file, which may be gzipped, without a torn last line.
 
   Raises:
-    RowsError: for a line that is no row, or the second of the same one.
+    RowsError: if a line is no row, or a row is there twice.
   """
   if not path.exists():
     return
@@ -252,7 +251,7 @@ def read(path: pathlib.Path) -> Iterator[dict[str, Any]]:
     if first != number:
       raise RowsError(
         f"Line {number} of {path} is of the same run, epoch and images as line "
-        f"{first}: remove one of them."
+        f"{first}. Remove one of them."
       )
     yield row
 
@@ -265,8 +264,8 @@ def _lines(path: pathlib.Path) -> Iterator[bytes]:
           yield line
   except (EOFError, gzip.BadGzipFile, zlib.error) as error:
     raise RowsError(
-      f"{path} is damaged ({error}): restore it with git, or make it anew with "
-      "`python -m experiments keep`."
+      f"{path} is damaged ({error}). Restore it with git, or make it again "
+      "with `python -m experiments keep`."
     ) from error
 
 
@@ -284,7 +283,7 @@ def _problem(row: Any) -> str | None:
 
 
 def finite(value: Any) -> Any:
-  """The same with None for every number that JSON has no word for."""
+  """The same value, with None for NaN and infinities, which JSON lacks."""
   if isinstance(value, Mapping):
     return {k: finite(v) for k, v in value.items()}
   if isinstance(value, list | tuple):
@@ -296,7 +295,7 @@ def finite(value: Any) -> Any:
 
 @functools.cache
 def environment() -> dict[str, Any]:
-  """Where and with what a row was made."""
+  """The versions, device and commit that a row is made with."""
   names = ("jax", "jaxlib", "optax", "flax", "numpy", "orthograd-optax")
   versions: dict[str, str | None] = {"python": platform.python_version()}
   for name in names:
@@ -313,7 +312,7 @@ def environment() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-  """Of the code, with a + if it was changed since; None outside of git."""
+  """The commit of the code, with a + if it was changed; None without git."""
   if known := os.environ.get("ORTHOGRAD_COMMIT"):
     return known
   folder = pathlib.Path(__file__).parents[1]

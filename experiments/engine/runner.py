@@ -1,9 +1,9 @@
-"""Trains and evaluates what a study lacks, and loses nothing on the way.
+"""Trains and evaluates the runs that a study's folder lacks.
 
-A study's folder has `rows.jsonl`, the results; `study.json`, its settings; and
-`checkpoints/`, a folder for each group of runs that train together. Whatever
-stops it, the same command goes on from the last checkpoint, and makes the rows
-that are missing.
+The folder has `rows.jsonl`, the results; `study.json`, the settings; and
+`checkpoints/`, a folder for each group of runs that train together. The same
+command resumes an interrupted study from the last checkpoint, and makes the
+rows that are missing.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,9 +36,9 @@ def run_study(
 
   Args:
     study: what to train and evaluate.
-    folder: of the study; it is made, or gone on with.
-    options: how.
-    say: what is told of progress; by default a line on the terminal.
+    folder: of the study; made if there is none.
+    options: how to run it.
+    say: prints progress; by default a line on the terminal.
 
   Returns:
     The file of rows.
@@ -70,7 +70,7 @@ def run_study(
 
 
 def _prepare(study: Study, folder: pathlib.Path) -> None:
-  """Notes what the folder is of, and removes what a crash left behind."""
+  """Writes the settings, and removes files that a crash left behind."""
   settings = folder / "study.json"
   if not (study.models_of and settings.exists()):
     with replacing(settings) as temporary:
@@ -100,7 +100,7 @@ def _workshop(study, folder, rows, mesh, options, say) -> Iterator[Workshop]:
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
-  """Keeps another process from working on the same study, where it can."""
+  """Locks the folder against other processes, except on Windows."""
   try:
     import fcntl
   except ImportError:  # not on Windows
@@ -111,10 +111,10 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
       raise UserError(
-        f"Another process is at work in {folder}: wait for it, or give another "
+        f"Another process is at work in {folder}. Wait for it, or give another "
         "folder with --output."
       ) from error
-    yield  # and the lock goes with the file, even if the process is killed
+    yield  # The lock ends with the process, even if it is killed.
 
 
 def make_groups(
@@ -124,11 +124,10 @@ def make_groups(
   mesh: jax.sharding.Mesh,
   options: Options,
 ) -> Iterator[list[Run]]:
-  """The runs that are to be trained, by those that train together.
+  """The runs that lack rows, in groups that train together.
 
-  Groups that have been begun stay as they are, for their checkpoints' sake,
-  even if it was for another study that shares the folder. The methods of a
-  seed, as far as they can share a program, are in one group.
+  A group that has checkpoints stays as it is, even if another study that shares
+  the folder began it. Methods of a seed that share a program are in one group.
   """
   taken: set[Run] = set()
   for runs in begun(study, folder):
@@ -144,7 +143,7 @@ def make_groups(
       by_seed = by_program.setdefault(program, {})
       by_seed.setdefault(run.seed, []).append(run)
   for by_seed in by_program.values():
-    runs = [run for some in by_seed.values() for run in some]
+    runs = [run for same_seed in by_seed.values() for run in same_seed]
     most = options.group_size or runs_that_fit(
       config, runs[0].method, convolutions, mesh
     )

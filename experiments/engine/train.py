@@ -1,14 +1,15 @@
-"""The engine: many runs at once, on any number of devices.
+"""The engine: trains many runs at once, on any number of devices.
 
-Runs of all seeds, and of all methods that differ in numbers only, share one
-compiled program: they are a leading axis of every array, and SGD is ⊥Grad of
-strength 0. A run's randomness comes from its seed alone, so that the methods of
-a seed get the same initial weights, subset, order and augmentation, and so that
-a run that is resumed after an epoch goes on as if nothing had happened.
+Runs that differ only in seed and numbers share one compiled program: the run is
+the leading axis of every array. SGD is ⊥Grad of strength 0.
 
-The devices form a mesh: along its axis `run` each has its own runs and nothing
-is exchanged; along its axis `batch` they share each batch, and sum up batch
-norm's statistics and the gradients.
+All randomness of a run comes from its seed and the epoch. So a seed's methods
+share initial weights, subset, order and augmentation, and a resumed run ends
+like one that was not interrupted.
+
+The devices form a mesh. Along its axis `run`, each device has its own runs, and
+nothing is exchanged. Along its axis `batch`, devices share each batch, and sum
+batch norm's statistics and the gradients.
 """
 
 from collections.abc import Sequence
@@ -28,13 +29,14 @@ from experiments import cifar
 from experiments.config import Config, Method, Run
 from experiments.engine import methods, models
 
-# Of the pixels' values from 0 to 1, in the three colours.
+# Of pixel values from 0 to 1, by colour.
 MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)
 STD = np.array([0.2023, 0.1994, 0.2010], np.float32)
 BORDER = 4
-# How convolutions of many runs are computed, by `models.CONVOLUTIONS`: as one
-# batched product of matrices, as one for each run, as the one or the other, as
-# a grouped convolution; or each run's whole epoch after the other's.
+# How convolutions of many runs are computed, and the name in
+# `models.CONVOLUTIONS`. patches: one batched matrix product. unrolled: one
+# convolution for each run. mixed: either, by the size of the images. grouped:
+# one grouped convolution. sequential: one run's epoch after the other's.
 CONVOLUTIONS = {
   "patches": "patches",
   "unrolled": "unrolled",
@@ -45,12 +47,12 @@ CONVOLUTIONS = {
 
 
 class Runs(NamedTuple):
-  """What tells the runs of a group apart.
+  """What differs between the runs of a group.
 
   Attributes:
     seed: (runs,).
-    method: its numbers are (runs,); its structure is the same for all.
-    subset: (runs, images), which of the training images a run has.
+    method: its numbers are (runs,); all runs share its structure.
+    subset: (runs, images), indices of a run's training images.
   """
 
   seed: Any
@@ -59,18 +61,18 @@ class Runs(NamedTuple):
 
 
 class Weights(NamedTuple):
-  """Of a network; each array's first axis is the run."""
+  """Weights of a network. The first axis of each array is the run."""
 
   params: Any
   batch_stats: Any
 
 
 class State(NamedTuple):
-  """What a step changes; each array's first axis is the run.
+  """What a step changes. The first axis of each array is the run.
 
   Attributes:
-    weights: that are trained.
-    optimizer: of :mod:`methods`.
+    weights: the trained weights.
+    optimizer: state of :mod:`methods`.
     average: of the weights over steps, if the method has one.
   """
 
@@ -84,13 +86,13 @@ class State(NamedTuple):
 
 
 class Batch(NamedTuple):
-  """Which images, with which augmentation, make up a batch.
+  """The images of a batch, and their augmentation.
 
   Attributes:
-    image: (images,), which of the training images.
-    mask: (images,), false where the last batch has no image left.
+    image: (images,), indices of training images.
+    mask: (images,), false for the padding of the last batch.
     offset: (images, 2), down and right.
-    flip: (images,), which are mirrored.
+    flip: (images,), whether an image is mirrored.
     mix: of mixup, or None.
   """
 
@@ -102,7 +104,7 @@ class Batch(NamedTuple):
 
 
 def make_mesh(batch: int = 1, devices: Any = None) -> Mesh:
-  """All devices, of which so many share each batch."""
+  """A mesh of all devices, of which `batch` share each batch."""
   devices = jax.devices() if devices is None else devices
   if batch < 1 or len(devices) % batch:
     raise ValueError(
@@ -115,7 +117,7 @@ def make_mesh(batch: int = 1, devices: Any = None) -> Mesh:
 
 
 def choose_convolutions(name: str, config: Config) -> str:
-  """Their name; for "auto" the fastest, by `python -m benchmarks.engine`."""
+  """The fastest for "auto", by `python -m benchmarks.engine`; else the name."""
   if name in CONVOLUTIONS:
     return name
   if name != "auto":
@@ -124,12 +126,12 @@ def choose_convolutions(name: str, config: Config) -> str:
     )
   if jax.default_backend() == "gpu" and config.model != "small":
     return "mixed"
-  # XLA's convolutions are slow in loops on a CPU. A TPU was not measured.
+  # On a CPU, XLA's convolutions are slow in loops. TPUs were not measured.
   return "patches"
 
 
 def precision(config: Config) -> contextlib.AbstractContextManager:
-  """In which float32's products are computed as the config says."""
+  """A context that computes float32 products in the config's precision."""
   exact = config.precision == "float32"
   return jax.default_matmul_precision("highest" if exact else "default")
 
@@ -148,19 +150,19 @@ def load_dataset(config: Config) -> cifar.Cifar10:
 
 
 def normalize(images: jax.Array) -> jax.Array:
-  """Images of grey levels from 0 to 255 as the networks take them."""
+  """Normalizes images of grey levels from 0 to 255 for the networks."""
   row = lambda v: jnp.asarray(v).reshape(1, 1, 1, 3)
   return (images.astype(jnp.float32) / 255 - row(MEAN)) / row(STD)
 
 
 def crop(images, index, offset, flip):
-  """Some of the images, moved on a black border, some of them mirrored.
+  """Selects images, shifts them into a black border, and mirrors some.
 
   Args:
     images: (all, 32, 32, 3).
-    index: (n,), which of them.
+    index: (n,), the images to select.
     offset: (n, 2), down and right, from -4 to 4.
-    flip: (n,), of booleans.
+    flip: (n,), whether to mirror.
 
   Returns:
     Images (n, 32, 32, 3).
@@ -179,7 +181,7 @@ def crop(images, index, offset, flip):
 
 
 def batches(run: Runs, epoch: Any, size: int) -> Batch:
-  """All batches of an epoch, along the first axis, of so many images each."""
+  """All batches of an epoch, along the first axis, of `size` images each."""
   n = run.subset.shape[0]
   steps = -(-n // size)
   key = jax.random.fold_in(jax.random.key(run.seed), epoch + 1)
@@ -206,12 +208,12 @@ class Engine:
   """The compiled programs for groups of runs of one config.
 
   Attributes:
-    config: what the runs have in common.
-    diagnostics: whether an epoch also says how much of each kind of gradient
-      was along the weights.
-    mesh: of axes `run` and `batch`.
-    convolutions: of :data:`CONVOLUTIONS`.
-    kinds: of parameters, a tree of their structure.
+    config: the recipe of the runs.
+    diagnostics: whether an epoch also returns how much of the gradient is along
+      the weights, by kind of parameter.
+    mesh: has axes `run` and `batch`.
+    convolutions: one of :data:`CONVOLUTIONS`.
+    kinds: the kind of each parameter, a tree like the parameters.
   """
 
   def __init__(
@@ -252,10 +254,10 @@ class Engine:
     )
 
   def place(self, runs: Sequence[Run], labels: np.ndarray) -> Runs:
-    """Puts the runs on the devices, so many that they can be dealt out evenly.
+    """Puts the runs on the devices, the same number on each.
 
     Args:
-      runs: of one structure; if need be, the last is repeated.
+      runs: of one structure. The last is repeated to fill the devices.
       labels: of the training images.
     """
     size = self.mesh.shape["run"]
@@ -289,7 +291,7 @@ class Engine:
     return State(weights, optimizer, weights if averaged else None)
 
   def _epoch(self, state, runs, epoch, images, labels):
-    """The runs' new states, and their losses and accuracies on the way."""
+    """The runs' states after an epoch, and its losses and accuracies."""
     together = functools.partial(
       self._epoch_together, epoch=epoch, images=images, labels=labels
     )
@@ -354,11 +356,11 @@ class Engine:
     return {k: jnp.mean(jnp.stack(xs), axis=0) for k, xs in by_kind.items()}
 
   def _gradients(self, method, weights: Weights, batch: Batch, images, labels):
-    """One run's, from this device's part of the batch.
+    """The gradients of one run, from this device's part of the batch.
 
     Returns:
-      Gradients, new running statistics, and sums of losses and right answers;
-      all but the statistics are to be summed over the devices.
+      Gradients, new running statistics, and sums of losses and right answers.
+      The caller sums all but the statistics over the devices.
     """
     x, mask, targets = self._examples(batch, images, labels)
     valid = mask.astype(jnp.float32)
@@ -380,13 +382,13 @@ class Engine:
       return loss / count, (new["batch_stats"], (loss, right))
 
     def gradients(params):
-      # By the kernels as convolutions take them: their gradients come likewise,
-      # in half the bytes.
+      # Differentiate by kernels in the convolutions' dtype: their gradients
+      # then have half the bytes.
       params = jax.tree.map(
         lambda x: x.astype(self.model.dtype) if x.ndim == 4 else x, params
       )
       grads, found = jax.grad(objective, has_aux=True)(params)
-      if self.parts > 1:  # to be summed up over the devices
+      if self.parts > 1:  # The sum over devices needs float32.
         grads = optax.tree.cast(grads, jnp.float32)
       return grads, found
 
@@ -397,7 +399,7 @@ class Engine:
     return grads, new, sums
 
   def _examples(self, batch: Batch, images, labels):
-    """This device's part: pixels, mask, and (share, labels) of all mixed."""
+    """This device's pixels, mask, and (share, labels) of each mixed part."""
     size = self.config.batch_size // self.parts
     first = jax.lax.axis_index("batch") * size
     part = functools.partial(
@@ -416,14 +418,14 @@ class Engine:
 
 
 def put(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
-  """The array on the devices of all processes, each of which has all of it."""
+  """Shards an array, which every process has, over all devices."""
   return jax.make_array_from_callback(
     array.shape, sharding, lambda index: array[index]
   )
 
 
 def gather(tree: Any) -> Any:
-  """All of the arrays, as NumPy's, in every process."""
+  """The whole arrays, as NumPy's, in every process."""
   if all(x.is_fully_addressable for x in jax.tree.leaves(tree)):
     return jax.tree.map(np.asarray, tree)
   return multihost_utils.process_allgather(tree, tiled=True)

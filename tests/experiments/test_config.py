@@ -46,7 +46,7 @@ def test_override():
 @pytest.mark.parametrize(
   ("setting", "message"),
   [
-    ("epochs", "'epochs' is no setting: write key=value.*batch_size"),
+    ("epochs", "'epochs' is no setting. Write key=value.*batch_size"),
     ("epoch=3", "'epoch=3' is no setting.*epochs"),
     ("name=x", "no setting"),
     ("epochs=three", "epochs is 'three', but must be of type int"),
@@ -59,11 +59,11 @@ def test_override():
     ("model=vgg", "model is 'vgg', but must be one of resnet18, wrn28_10"),
     ("optimizers=adam", "optimizers is 'adam', but must be one of sgd"),
     ("optimizers=", "optimizers is empty"),
-    ("optimizers=sgd,sgd", "optimizers has one twice"),
+    ("optimizers=sgd,sgd", "optimizers has an entry twice"),
     ("corruptions=rain", "corruptions is 'rain'"),
     ("corrupted_at=1,x", "corrupted_at is '1,x', but must be whole numbers"),
     ("corrupted_at=0", "corrupted_at is 0, but must be at least 1"),
-    ("corrupted_at=5,5", "corrupted_at has one twice: 5, 5"),
+    ("corrupted_at=5,5", "corrupted_at has an entry twice: 5, 5"),
     ("corrupted_at=200", "corrupted_at is 200, but must be at most epochs"),
     ("seeds=-1", "seeds is -1"),
   ],

@@ -174,7 +174,7 @@ def test_killed_at_any_moment(whole, cache_dir, tmp_path):
   path = tmp_path / "rows.jsonl"
   os.truncate(path, path.stat().st_size - 30)
   output = finish(launch(tmp_path, cache_dir))
-  assert "goes on after epoch" in output
+  assert "resumes after epoch" in output
   assert results(tmp_path) == results(whole)
   before = path.read_bytes()
   output = finish(launch(tmp_path, cache_dir))
@@ -402,7 +402,7 @@ def test_damaged_checkpoints(tmp_path, events):
     assert len(told) == len(damaged)
     for epoch, text in zip(damaged, told, strict=True):
       assert f"state/{epoch} " in text and "SHA-256" in text
-    assert any(f"goes on after epoch {done}" in x for x in said) == bool(done)
+    assert any(f"resumes after epoch {done}" in x for x in said) == bool(done)
     assert events[0] == ("begin", done + 1)
     assert results(tmp_path) == expected
 
