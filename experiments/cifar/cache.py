@@ -1,10 +1,9 @@
-"""CIFAR-10, byte for byte, wherever it can be had: cache, digests, subsets.
+"""The cache of CIFAR-10: folder, digests, loading, subsets.
 
-The cache is a folder with the six files of CIFAR-10's binary version, 10,000
-images each: `$ORTHOGRAD_DATA`, or `orthograd-optax` in the platform's folder
-for caches. Nothing is read from it before its SHA-256 digest has been checked.
-`sources.py` has the ways to fill it; `python -m experiments data` is the
-command.
+The cache has the six files of CIFAR-10's binary version, 10,000 images each.
+Its folder is `$ORTHOGRAD_DATA`, or `orthograd-optax` in the platform's folder
+for caches. A file's SHA-256 digest is checked before the file is read.
+`sources.py` fills the cache; `python -m experiments data` is the command.
 """
 
 import hashlib
@@ -65,7 +64,7 @@ SAMPLE_FILES = {
 
 
 class DataError(UserError):
-  """Data that is missing, or not what it should be, and what to do."""
+  """Data is missing or damaged. The message says what to do."""
 
 
 class Cifar10(NamedTuple):
@@ -74,8 +73,8 @@ class Cifar10(NamedTuple):
   Attributes:
     train_images: uint8 array of shape (images, 32, 32, 3).
     train_labels: int32 array of shape (images,), from 0 to 9.
-    test_images: as the training images.
-    test_labels: as the training labels.
+    test_images: like the training images.
+    test_labels: like the training labels.
   """
 
   train_images: np.ndarray
@@ -85,7 +84,7 @@ class Cifar10(NamedTuple):
 
 
 def cache_folder(folder: str | os.PathLike | None = None) -> pathlib.Path:
-  """Where the data are kept on this machine, unless a folder is given."""
+  """The cache: the given folder, or this machine's default."""
   if folder := folder or os.environ.get("ORTHOGRAD_DATA"):
     return pathlib.Path(folder).expanduser()
   home = pathlib.Path.home()
@@ -99,16 +98,16 @@ def cache_folder(folder: str | os.PathLike | None = None) -> pathlib.Path:
 
 
 def load_cifar10(folder: str | os.PathLike | None = None) -> Cifar10:
-  """All of CIFAR-10, from the cache.
+  """Loads CIFAR-10 from the cache.
 
   Args:
-    folder: the cache, if it is not :func:`cache_folder`.
+    folder: the cache; by default :func:`cache_folder`.
 
   Returns:
     50,000 training and 10,000 test images with their labels.
 
   Raises:
-    DataError: if a file is missing or is not the one it should be.
+    DataError: if a file is missing or damaged.
   """
   folder = cache_folder(folder)
   arrays = {name: decode(_intact(folder / name)) for name in FILES}
@@ -120,13 +119,13 @@ def load_cifar10(folder: str | os.PathLike | None = None) -> Cifar10:
 
 
 def load_sample() -> Cifar10:
-  """1,000 training and 1,000 test images that come with the code.
+  """Loads 1,000 training and 1,000 test images that come with the code.
 
-  They are the first 100 of each class in CIFAR-10's order, in turns: image i is
-  of class i mod 10.
+  They are the first 100 of each class in CIFAR-10's order. Image i is of class
+  i mod 10.
 
   Returns:
-    As :func:`load_cifar10`.
+    Like :func:`load_cifar10`.
 
   Examples:
     >>> from experiments.cifar import cache
@@ -140,7 +139,7 @@ def load_sample() -> Cifar10:
     path = SAMPLE / name
     if hashlib.sha256(path.read_bytes()).hexdigest() != SAMPLE_FILES[name]:
       raise DataError(
-        f"{path} is not the file that came with the code: restore it with git."
+        f"{path} is not the file that came with the code; restore it with git."
       )
     with Image.open(path) as picture:
       images = np.asarray(picture.convert("RGB")).reshape(-1, 32, 32, 3)
@@ -152,13 +151,13 @@ def load_sample() -> Cifar10:
 def class_balanced_subset(
   labels: np.ndarray, per_class: int, seed: int
 ) -> np.ndarray:
-  """Indices of equally many images of each class, drawn without replacement.
+  """Draws the same number of images of each class, without replacement.
 
   Args:
     labels: integer array of shape (images,).
-    per_class: how many of each class that there is; 500 of CIFAR-10's training
-      images are the paper's 10 %.
-    seed: which of the random subsets. It is the same on every platform and in
+    per_class: images of each class. 500 of CIFAR-10's training images are the
+      paper's 10 %.
+    seed: of the draw. A seed gives the same subset on every platform and in
       every version.
 
   Returns:
@@ -185,7 +184,7 @@ def class_balanced_subset(
       f"per_class is {per_class}, but must be from 1 to {most}, the size of "
       "the smallest class."
     )
-  # Of NumPy's generators, the one whose stream is promised never to change.
+  # NumPy promises that the stream of this generator never changes.
   random = np.random.RandomState(seed)
   chosen = [
     random.permutation(np.flatnonzero(labels == c))[:per_class] for c in classes
@@ -194,7 +193,7 @@ def class_balanced_subset(
 
 
 def encode(images: np.ndarray, labels: np.ndarray) -> bytes:
-  """Images (n, 32, 32, 3) and labels as records of the binary version."""
+  """Encodes images (n, 32, 32, 3) and labels as binary records."""
   records = np.empty((len(labels), RECORD), np.uint8)
   records[:, 0] = labels
   planes = np.moveaxis(np.asarray(images, np.uint8), 3, 1)
@@ -203,7 +202,7 @@ def encode(images: np.ndarray, labels: np.ndarray) -> bytes:
 
 
 def decode(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The images and labels of records."""
+  """Decodes binary records to images and labels."""
   records = records.reshape(-1, RECORD)
   planes = records[:, 1:].reshape(-1, 3, 32, 32)
   images = np.ascontiguousarray(np.moveaxis(planes, 1, 3))
@@ -211,7 +210,7 @@ def decode(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def problem(path: pathlib.Path) -> str | None:
-  """What is wrong with a file of the cache, or None."""
+  """The problem of a file of the cache, or None."""
   if not path.is_file():
     return MISSING
   try:
@@ -243,29 +242,29 @@ def size_line(path: pathlib.Path) -> str:
 
 
 def verify() -> dict[pathlib.Path, str | None]:
-  """What is wrong with each file of the cache, or None."""
+  """The problem of each file of the cache, or None."""
   paths = [cache_folder() / name for name in FILES]
   return {path: problem(path) for path in paths}
 
 
 def _intact(path: pathlib.Path) -> np.ndarray:
-  """The bytes of a file of the cache, mapped into memory."""
+  """Maps an undamaged file of the cache into memory."""
   if what := problem(path):
     raise DataError(
-      f"{path} is {what}. Run `python -m experiments data fetch`, which gets "
-      "what is missing and replaces what is damaged."
+      f"{path} is {what}. Run `python -m experiments data fetch`: it gets "
+      "missing files and replaces damaged ones."
     )
   return np.memmap(path, np.uint8, mode="r")
 
 
 def store(folder: pathlib.Path, name: str, content: bytes, origin: str) -> None:
-  """Writes a file of the cache, whole or not at all, if it is the right one."""
+  """Writes a file of the cache, if it has the right digest."""
   digest = hashlib.sha256(content).hexdigest()
   if digest != FILES[name]:
     raise DataError(
-      f"{name} from {origin} is not CIFAR-10's: {len(content):,} bytes with "
-      f"the SHA-256 digest {digest}, and {FILES[name]} was expected. Get it "
-      "anew, or from another source."
+      f"{name} from {origin} is not CIFAR-10's: its {len(content):,} bytes "
+      f"have the SHA-256 digest {digest}, but must have {FILES[name]}. Get it "
+      "again, or from another source."
     )
   with replacing(folder / name) as temporary:
     temporary.write_bytes(content)

@@ -2,14 +2,14 @@
 
 Parameters and quirks are those of the published procedure (Hendrycks and
 Dietterich, Benchmarking Neural Network Robustness to Common Corruptions and
-Perturbations, 2019; `make_cifar_c.py`): results are cut off to whole grey
-levels, not rounded; glass blur copies pixels one way; only five of the six
-frost textures are drawn. Its noise is unseeded, so that the published images of
-the random corruptions can't be had again, only their distribution; here a key
-gives the same images whenever it is used on the same platform.
+Perturbations, 2019; `make_cifar_c.py`). Results are truncated to whole grey
+levels, not rounded. Glass blur copies pixels one way. Only five of the six
+frost textures are used. The published noise has no seed, so only the
+distribution of the random corruptions can be reproduced. Here, a key gives the
+same images every time on the same platform.
 
 Images are batches (n, 32, 32, 3) of grey levels from 0 to 255, as floats while
-they are worked on.
+they are corrupted.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ einsum = functools.partial(jnp.einsum, precision="highest")
 
 
 def dot(matrix, images):
-  """A matrix applied to the rows and to the columns of images."""
+  """Applies a matrix to the rows and to the columns of images."""
   matrix = jnp.asarray(matrix, jnp.float32)
   images = einsum("ij,njk...->nik...", matrix, images)
   return einsum("ij,nkj...->nki...", matrix, images)
@@ -62,7 +62,7 @@ def color(*channels: float) -> jax.Array:
 
 @functools.cache
 def gaussian_matrix(sigma: float, mode: str = "nearest", truncate: float = 4.0):
-  """SciPy's Gaussian filter of a row of 32 numbers."""
+  """The matrix of SciPy's Gaussian filter, for a row of 32 numbers."""
   return ndimage.gaussian_filter1d(
     np.eye(SIZE), sigma, axis=0, mode=mode, truncate=truncate
   )
@@ -70,7 +70,7 @@ def gaussian_matrix(sigma: float, mode: str = "nearest", truncate: float = 4.0):
 
 @functools.cache
 def zoom_matrix(factor: float):
-  """The middle of a row of 32 numbers, stretched to 32 again."""
+  """The matrix that stretches the middle of a row of 32 numbers to 32."""
   crop = math.ceil(SIZE / factor)
   top = (SIZE - crop) // 2
   middle = np.eye(SIZE)[top : top + crop]
@@ -87,9 +87,9 @@ def gaussian_noise(key, x, c):
 
 
 def shot_noise(key, x, c):
-  # There are 256 rates only. Each photon count is found by bisection in its
-  # rate's table: 10,000 images take 1.6 s on two cores of a Neoverse-N1, and 31
-  # s with jax.random.poisson.
+  # There are only 256 rates, so photons are drawn by bisection in a table of
+  # each rate. 10,000 images take 1.6 s on two cores of a Neoverse-N1;
+  # jax.random.poisson takes 31 s.
   table = jnp.asarray(poisson_table(c))
   level, u = x.astype(int), jax.random.uniform(key, x.shape)
   photons = jnp.zeros_like(level)
@@ -98,13 +98,13 @@ def shot_noise(key, x, c):
     more = u >= table[level, photons + step - 1]
     photons += step * more
     step //= 2
-  # A hair is added, for whole numbers to stay whole.
+  # A hair is added, so that truncation keeps whole numbers.
   return photons * (255 / c) + 1e-3
 
 
 @functools.cache
 def poisson_table(c: float) -> np.ndarray:
-  """The distribution function at each grey level, for 0, 1, 2, ... photons."""
+  """For each grey level, P(photons ≤ n) for n = 0, 1, 2, ..."""
   most = special.pdtrik(1 - 1e-9, float(c))
   counts = np.arange(2 ** math.ceil(math.log2(most + 2)))
   rates = np.arange(256)[:, None] * (c / 255)
@@ -153,8 +153,8 @@ def glass_blur(key, x, c):
   inside = np.arange(SIZE) >= 2
   inside = (inside[:, None] & inside[None])[None, ..., None]
   for i, k in enumerate(jax.random.split(key, 2)):
-    # From the last pixel to the first, each takes the colour of itself or of a
-    # neighbour above or to the left, which is still as it was.
+    # From the last pixel to the first, each takes its own colour or that of a
+    # neighbour above or to the left, which has not changed yet.
     up, left = (
       jax.random.bernoulli(half, 0.5, (*x.shape[:3], 1))
       for half in jax.random.split(k)
@@ -170,14 +170,14 @@ def glass_blur(key, x, c):
 
 @functools.cache
 def motion_weights(radius: int, sigma: float, most: int):
-  """How much each step along the motion counts, of as many as there can be."""
+  """The weight of each step along the motion, padded to 2 × most + 1."""
   steps = np.arange(2 * most + 1)
   weights = np.exp(-(steps**2) / (2 * sigma**2)) * (steps <= 2 * radius)
   return weights / weights.sum()
 
 
 def _motion(x, angle, weights):
-  """ImageMagick's motion blur, each image at its own angle, in degrees."""
+  """ImageMagick's motion blur. Each image has its own angle, in degrees."""
   radians = jnp.deg2rad(angle)
   down, right = jnp.sin(radians), jnp.cos(radians)
   position = jnp.arange(SIZE)
@@ -274,7 +274,7 @@ def spatter(key, x, c):
     mask = dot(strength, (layer > threshold).astype(x.dtype))
     mask = jnp.where(mask < 0.8, 0, mask)[..., None]
     return x * (1 - mask) + mask * color(63.0, 42.0, 20.0)
-  # Cut off to a byte without a check, so that beyond 255 it starts anew.
+  # The published code casts to a byte, so values above 255 wrap around.
   layer = jnp.floor(layer * 255) % 256
   mask = strength * spatter_water(layer)[..., None]
   return x + mask * color(175.0, 238.0, 238.0)
@@ -284,7 +284,7 @@ def frost(key, x, c):
   own, ice, (textures, heights, widths) = c
   which, rows, columns = jax.random.split(key, 3)
   index = jax.random.randint(which, x.shape[:1], 0, len(heights))
-  # From 0 up to, but without, the last place that would fit.
+  # From 0 up to the last place that fits, exclusive.
   place = lambda key, size: jax.random.randint(
     key, x.shape[:1], 0, size[index] - SIZE
   )
@@ -297,7 +297,7 @@ def frost(key, x, c):
 
 @functools.cache
 def frost_textures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Five textures of frost, each on a canvas, with their heights and widths."""
+  """The frost textures, padded to one size, with their heights and widths."""
   images = textures_of_frost.load_frost()
   heights, widths = np.array([image.shape[:2] for image in images]).T
   canvas = np.zeros((len(images), max(heights), max(widths), 3), np.uint8)
@@ -313,7 +313,8 @@ def brightness(key, x, c):
   del key
   value = jnp.max(x, axis=3, keepdims=True)
   brighter = jnp.minimum(value + 255 * c, 255)
-  # Hue and saturation stay, so that all channels grow alike; black has neither.
+  # Hue and saturation stay, so all channels grow by one factor. Black has
+  # neither.
   grown = x * (brighter / jnp.maximum(value, 1))
   return jnp.where(value > 0, grown, brighter) + 1e-3
 
@@ -325,8 +326,8 @@ def saturate(key, x, c):
   spread = value - jnp.min(x, axis=3, keepdims=True)
   saturation = spread / jnp.maximum(value, 1)
   new = jnp.clip(saturation * factor + offset, 0, 1)
-  # Each channel's distance to the largest grows with the saturation; grey
-  # counts as red, of hue 0.
+  # Each channel's distance to the largest grows with the saturation. Grey
+  # counts as red, hue 0.
   share = (value - x) / jnp.maximum(spread, 1)
   share = jnp.where(spread > 0, share, color(0.0, 1.0, 1.0))
   return value * (1 - new * share) + 1e-3
@@ -382,7 +383,7 @@ def _reflect(i):
 
 
 def _bilinear(images, rows, columns, border):
-  """Images at positions between pixels, and beyond them as the border says."""
+  """Interpolates images. `border` maps indices outside to inside."""
   low_row, low_column = jnp.floor(rows), jnp.floor(columns)
   down, right = (rows - low_row)[..., None], (columns - low_column)[..., None]
   low_row, low_column = low_row.astype(int), low_column.astype(int)
@@ -398,7 +399,7 @@ def _bilinear(images, rows, columns, border):
 
 @functools.cache
 def box_matrix(inputs: int, outputs: int):
-  """Pillow's box filter, from so many of 32 pixels to so many of 32."""
+  """The matrix of Pillow's box filter, padded to 32 × 32."""
   scale = inputs / outputs
   reach = max(scale, 1.0) / 2
   matrix = np.zeros((SIZE, SIZE))
@@ -493,11 +494,11 @@ FUNCTIONS: dict[str, Callable] = {
 
 
 def _prepare(name: str, c: Any) -> tuple[tuple[Any, ...], Any]:
-  """A severity's parameters as its function takes them.
+  """Converts a severity's parameters to those of its function.
 
   Returns:
-    Those that decide what the program is, and those that it takes, so that the
-    severities of most corruptions are one program, compiled once.
+    The static parameters, and the traced ones. Severities that differ only in
+    traced parameters share one compiled program.
   """
   match name:
     case "defocus_blur" | "shot_noise" | "zoom_blur":
@@ -538,7 +539,7 @@ ALIASES = {
 
 
 def check(name: str, severity: int) -> str:
-  """Our name of a corruption, if there is one of that name and severity."""
+  """Checks name and severity. Returns our name of the corruption."""
   name = ALIASES.get(name, name)
   if name not in PARAMETERS:
     raise ValueError(
@@ -554,11 +555,11 @@ def corrupt(images: Any, name: str, severity: int, key: jax.Array) -> jax.Array:
 
   Args:
     images: uint8 array of shape (n, 32, 32, 3).
-    name: one of :data:`CORRUPTIONS` or :data:`EXTRA_CORRUPTIONS`; the names of
-      the published files and of TFDS will do, too.
+    name: one of :data:`CORRUPTIONS` or :data:`EXTRA_CORRUPTIONS`, or the name
+      that the published files or TFDS have for it.
     severity: from 1 to 5.
-    key: a random key, which brightness, contrast, jpeg, pixelate, saturate and
-      the gaussian, defocus and zoom blur have no use for.
+    key: a random key. Brightness, contrast, jpeg, pixelate, saturate and the
+      gaussian, defocus and zoom blur do not use it.
 
   Returns:
     A uint8 array of that shape.
@@ -582,7 +583,7 @@ def corrupt(images: Any, name: str, severity: int, key: jax.Array) -> jax.Array:
   if name == "jpeg":
     return jnp.asarray(jpeg(np.asarray(images), c))
   fixed, given = _prepare(name, c)
-  # Whole numbers are another type, and would compile another program.
+  # An int has another dtype, which would compile another program.
   given = jax.tree.map(lambda v: float(v) if isinstance(v, int) else v, given)
   return _corrupt(key, jnp.asarray(images), given, fixed, name)
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 as a TFDS dataset, written without TensorFlow."""
+"""Writes CIFAR-10 as a TFDS dataset, without TensorFlow."""
 
 from collections.abc import Callable, Iterator
 import io
@@ -18,18 +18,19 @@ def export_tfds(
   cifar10: cache.Cifar10,
   say: Callable[[str], object] = print,
 ) -> pathlib.Path:
-  """Writes `cifar10` as array_record, as TFDS itself would, but for its PNGs.
+  """Writes the dataset `cifar10` as array_record.
 
-  Anyone's ``tfds.data_source("cifar10", data_dir=...)`` can read it, offline.
+  ``tfds.data_source("cifar10", data_dir=...)`` reads it, offline. Only the
+  compression of the PNGs differs from what TFDS itself writes.
 
   Args:
-    data_dir: TFDS's folder of datasets.
-    cifar10: what to write.
-    say: what is told of progress.
+    data_dir: the TFDS data dir.
+    cifar10: the images and labels.
+    say: prints progress.
 
   Returns:
-    The dataset's folder. TFDS writes it under another name first; if it was
-    there already, it is left as it is.
+    The dataset's folder. An existing one is left as it is; a new one gets its
+    name when it is complete.
   """
   try:
     import tensorflow_datasets as tfds
@@ -45,7 +46,7 @@ def export_tfds(
     }
   )
 
-  # As it has the name of one of TFDS's own, it must not be registered.
+  # Not registered: TFDS has a dataset of this name.
   core: Any = tfds.core
   with core.registered.skip_registration():
 
@@ -72,9 +73,9 @@ def export_tfds(
         }
 
       def _generate_examples(self, *_):
-        raise NotImplementedError  # the splits bring their own
+        raise NotImplementedError  # _split_generators makes examples
 
-  # Without this, the name would be that of the module.
+  # The default would be the module's name.
   Cifar10.name = "cifar10"
   builder = Cifar10(data_dir=os.fspath(data_dir), file_format="array_record")
   if builder.is_prepared():

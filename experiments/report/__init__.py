@@ -1,6 +1,6 @@
-"""From rows to tables, figures and pages. It never trains.
+"""Makes tables, figures and pages from rows, without training.
 
-Each module computes what the template of its name, in `templates/`, says.
+Each module computes the facts of the template of its name, in `templates/`.
 """
 
 from experiments.report.folder import check as check_folder

@@ -1,4 +1,4 @@
-"""What the paper claims, and whether it is confirmed: one rule for all."""
+"""Verdicts on the paper's claims, by one rule."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -9,16 +9,17 @@ from experiments.report import paper
 from experiments.report.compare import Compared
 from experiments.report.formats import printed
 
-# What matters to a user, by experiments/PLAN.md: points, and nats.
+# The smallest differences that matter, by experiments/PLAN.md, in points of
+# accuracy and nats.
 MARGINS = {"top1": 0.5, "loss": 0.02}
 
 
 def verdict(sign: int, rows: Collection[Compared]) -> str:
-  """Of a claim that may be about several cells.
+  """The verdict on a claim, which may be about several comparisons.
 
   Args:
-    sign: of ⊥Grad less SGD in the paper; 0 if it says that they are the same.
-    rows: ours, with adjusted p.
+    sign: of ⊥Grad less SGD in the paper; 0 if the paper claims no difference.
+    rows: our comparisons, with adjusted p.
 
   Returns:
     "confirmed", "not confirmed" or "contradicted".
@@ -35,7 +36,7 @@ def verdict(sign: int, rows: Collection[Compared]) -> str:
 
 
 def matters_not(row: Compared) -> bool:
-  """Whether the interval is within the margin, if there is one."""
+  """Whether the interval lies within the metric's margin."""
   return max(map(abs, row.interval)) <= MARGINS.get(row.metric, 0.0)
 
 
@@ -44,12 +45,12 @@ def table(
   theirs: Mapping[str, paper.Row],
   signs: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-  """A table of the paper beside ours.
+  """The facts of a table of the paper's numbers beside ours.
 
   Args:
-    rows: ours, by metric.
-    theirs: the paper's, of all or some metrics.
-    signs: what it claims; by default what its table says.
+    rows: our comparisons, by metric.
+    theirs: the paper's rows, of all or some metrics.
+    signs: of the paper's claims; by default those of its rows.
   """
   if signs is None:
     signs = {metric: paper.sign(metric, row) for metric, row in theirs.items()}

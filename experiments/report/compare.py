@@ -1,4 +1,4 @@
-"""SGD beside ⊥Grad: the facts of tables that several parts of a report have.
+"""Compares two methods: facts that several parts of a report use.
 
 Differences and effect sizes are the second method less the first: ⊥Grad less
 SGD.
@@ -30,7 +30,7 @@ def sets(
 
 
 CLEAN = ["clean"]
-AVERAGE = ["CIFAR-10-C"]  # one row a run, in former_runs
+AVERAGE = ["CIFAR-10-C"]  # in former_runs: the mean of all sets
 CORRUPTED = sets(cifar.CORRUPTIONS)
 EXTRA = sets(cifar.EXTRA_CORRUPTIONS)
 # The clean test set, and CIFAR-10-C by severity.
@@ -43,9 +43,9 @@ class Compared:
 
   Attributes:
     metric: its name in the rows.
-    a: of the first set, for each seed.
-    b: of the second.
-    adjusted: the paired t-test's p after :func:`adjust`; before, p itself.
+    a: the metric of the first set, for each seed.
+    b: the metric of the second set.
+    adjusted: the paired t-test's p, adjusted once :func:`adjust` was called.
   """
 
   def __init__(self, metric: str, a: np.ndarray, b: np.ndarray) -> None:
@@ -62,17 +62,17 @@ class Compared:
 
   @property
   def differs(self) -> bool:
-    """What * says in all tables."""
+    """Whether tables have a *."""
     return self.adjusted < LEVEL
 
   @property
   def change(self) -> float:
-    """From the first set's mean to the second's."""
+    """The mean difference, the second set less the first."""
     return float(np.mean(self.b - self.a))
 
   @property
   def interval(self) -> tuple[float, float]:
-    """Of the change: 95 %, by the paired t."""
+    """The 95 % interval of the change, by the paired t."""
     low, high = self._test.confidence_interval()
     return float(low), float(high)
 
@@ -90,7 +90,7 @@ def compare(
   part: str = "metrics",
   pair: Sequence[str] = PAIR,
 ) -> Compared:
-  """Two optimizers by what :meth:`Results.values` has of them."""
+  """Compares two methods by a metric of :meth:`Results.values`."""
   a, b = (
     found.values(name, metric, seeds, datasets, epoch, part) for name in pair
   )
@@ -98,7 +98,7 @@ def compare(
 
 
 def adjust(cells: Collection[Compared]) -> None:
-  """Holm's adjustment for all of them."""
+  """Adjusts p by Holm's method, over all cells."""
   adjusted = stats.holm([cell.p for cell in cells])
   for cell, p in zip(cells, adjusted.tolist(), strict=True):
     cell.adjusted = p
@@ -112,7 +112,7 @@ def by_metric(
   pair: Sequence[str] = PAIR,
   part: str = "metrics",
 ) -> dict[str, Compared]:
-  """Two optimizers, with p adjusted for all metrics."""
+  """Compares two methods by each metric, with p adjusted over metrics."""
   rows = {
     m: compare(found, m, seeds, datasets, part=part, pair=pair) for m in metrics
   }
@@ -121,7 +121,7 @@ def by_metric(
 
 
 def grid(lines: dict[Any, list[Compared]]) -> dict[Any, list[Compared]]:
-  """Lines of cells, with p adjusted for all cells."""
+  """Adjusts p over all cells of a table, and returns its lines."""
   adjust([cell for line in lines.values() for cell in line])
   return lines
 
@@ -129,7 +129,7 @@ def grid(lines: dict[Any, list[Compared]]) -> dict[Any, list[Compared]]:
 def by_epoch(
   found: Results, seeds: Sequence[int], epochs: Sequence[int]
 ) -> dict[str, Any]:
-  """All metrics on the test set, and the loss after T, after each epoch."""
+  """All metrics, and the loss after T, on the test set after each epoch."""
   parts = {m: (m, "metrics") for m in METRICS}
   parts["scaled_loss"] = ("loss", "scaled_half")
   lines = {
@@ -144,7 +144,7 @@ def by_epoch(
 def paired_table(
   found: Results, seeds: Sequence[int], pair: Sequence[str] = PAIR
 ) -> stats.ComparisonTable:
-  """Two optimizers on the clean test set, with labels for names."""
+  """A table of two methods on the clean test set, with labels for names."""
   a, b = (
     {METRICS[m]: found.values(name, m, seeds) for m in METRICS} for name in pair
   )
@@ -153,10 +153,10 @@ def paired_table(
 
 
 def provenance(found: Results, study: str) -> dict[str, Any]:
-  """Where a study ran, and how long."""
+  """The device, versions and minutes of a study."""
   order = lambda row: (row["time"], row["wall_time"])
   rows = sorted(found.of_study(study), key=order)
-  # The clock starts anew with each group of runs, and when a study is resumed.
+  # wall_time restarts with each group of runs, and when a study is resumed.
   clock = [row["wall_time"] for row in rows]
   pairs = zip(clock, [*clock[1:], 0.0], strict=True)
   seconds = round(sum(now for now, then in pairs if then < now))

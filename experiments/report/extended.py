@@ -19,7 +19,7 @@ from experiments.report.page import Drawings
 from experiments.report.results import Results
 
 SEEDS = range(5)
-SHORT = range(20)  # of table1
+TABLE1_SEEDS = range(20)  # of table1
 MILESTONES = (100, 200, 400, 700, 1000)
 PANELS = {
   "loss in training": ("train", "loss"),
@@ -32,12 +32,12 @@ PANELS = {
 
 
 def facts(found: Results, former: Results, short: Results) -> dict[str, Any]:
-  """The paper's table and claims, and what the appendix has.
+  """The facts of the paper's table and claims, and of the appendix.
 
   Args:
-    found: of the study extended.
-    former: of its first run.
-    short: of the same network after 100 epochs.
+    found: results of the study extended.
+    former: results of its first run.
+    short: results of the same network after 100 epochs.
   """
   lines = by_severity(found, SEVERITIES)
   clean_theirs = {"top1": paper.EXTENDED_CLEAN}
@@ -73,7 +73,7 @@ def evaluated(found: Results) -> list[int]:
 def by_severity(
   found: Results, severities: Sequence[Sequence[str]]
 ) -> dict[str, list[Compared]]:
-  """From the clean test set to severity 5, metrics of the paper's table."""
+  """The metrics of the paper's table, from clean images to severity 5."""
   return compare.grid(
     {
       metric: [compare.compare(found, metric, SEEDS, s) for s in severities]
@@ -92,15 +92,15 @@ def verdicts(lines: dict[str, list[Compared]]) -> dict[str, str]:
 
 
 def hardest(found: Results, short: Results) -> dict[str, Any]:
-  """⊥Grad's runs at severity 5, and the best of all short runs there."""
+  """Accuracies at severity 5: ⊥Grad's runs, and the best of all short runs."""
   runs = found.values("orthograd", "top1", SEEDS, SEVERITIES[5])
-  others = compare.compare(short, "top1", SHORT, SEVERITIES[5])
+  others = compare.compare(short, "top1", TABLE1_SEEDS, SEVERITIES[5])
   best = np.maximum(others.a, others.b).max()
   return {"runs": runs, "best": best, "above": int(np.sum(runs > best))}
 
 
 def clean(found: Results) -> dict[str, Any]:
-  """How far the paper's accuracies are from all that was seen."""
+  """Clean accuracies, to compare with the paper's."""
   late = [e for e in evaluated(found) if e >= 800]
   every = [found.over_epochs(name, "top1", SEEDS, late) for name in PAIR]
   return {
@@ -113,7 +113,7 @@ def clean(found: Results) -> dict[str, Any]:
 
 
 def scale(found: Results) -> dict[str, Any]:
-  """What parts the optimizers."""
+  """What differs between the optimizers: logits, losses, confidence."""
   of = functools.partial(compare.compare, found, seeds=SEEDS)
   images = {"clean": CLEAN, "corrupted": CORRUPTED}
   return {
@@ -128,7 +128,7 @@ def scale(found: Results) -> dict[str, Any]:
 
 
 def milestones(found: Results) -> dict[str, Any]:
-  """By images and metric, at each epoch; p is adjusted for all cells."""
+  """Comparisons by images, metric and epoch, with p adjusted over all."""
   parts = {m: (m, "metrics") for m in ("top1", "loss", "ece", "max_softmax")}
   parts["scaled_loss"] = ("loss", "scaled_half")
   lines = {

@@ -1,4 +1,4 @@
-"""Figures that several parts of a report have."""
+"""Figures that several parts of a report use."""
 
 from collections.abc import Iterable, Mapping, Sequence
 import itertools
@@ -24,7 +24,7 @@ def reliability(
   datasets: Sequence[str] = ("clean",),
   optimizers: Sequence[str] = PAIR,
 ) -> "Figure":
-  """Reliability diagrams; without seeds, of all that an optimizer has."""
+  """Reliability diagrams. None for seeds means all that a method has."""
   bins = {}
   for name in optimizers:
     its = found.seeds([name], datasets) if seeds is None else seeds
@@ -33,7 +33,7 @@ def reliability(
 
 
 def _bins(seeds: Iterable[list[dict[str, Any]]]) -> Reliability:
-  """For each seed the bins of its rows, over all of their images together."""
+  """The bins of each seed, pooled over the images of its rows."""
 
   def pool(found):
     part = {
@@ -48,7 +48,7 @@ def _bins(seeds: Iterable[list[dict[str, Any]]]) -> Reliability:
 
 
 def severity(found: Results, seeds: Sequence[int]) -> "Figure":
-  """What severity does; 0 is the clean test set."""
+  """Metrics by severity. 0 is the clean test set."""
   values = {
     METRICS[metric]: {
       method_name(optimizer): np.stack(
@@ -64,7 +64,7 @@ def severity(found: Results, seeds: Sequence[int]) -> "Figure":
 def on_the_way(
   networks: Mapping[str, tuple[Results, Sequence[int]]], epochs: Sequence[int]
 ) -> "Figure":
-  """Max logit, ECE and the loss after T by epoch, a row for each network."""
+  """Max logit, ECE and loss after T by epoch. Each network has a row."""
   parts = {
     "max logit": ("max_logit", "metrics"),
     "ECE": ("ece", "metrics"),
@@ -90,14 +90,14 @@ def training(
   epochs: Sequence[int],
   optimizers: Sequence[str] = PAIR,
 ) -> "Figure":
-  """Metrics by epoch; without seeds, of all that an optimizer has.
+  """Metrics by epoch.
 
   Args:
-    found: where they are from.
+    found: the results.
     panels: for each title, the set of images and the metric.
-    seeds: which.
-    epochs: which.
-    optimizers: which.
+    seeds: to average over; None for all that a method has.
+    epochs: to draw.
+    optimizers: the methods to draw.
   """
   values = {title: {} for title in panels}
   for (title, (dataset, metric)), name in itertools.product(

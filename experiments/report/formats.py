@@ -1,4 +1,4 @@
-"""How names and numbers are written. Templates have these as filters.
+"""Formats names and numbers. Templates use these functions as filters.
 
 A number that is missing or not finite is an error.
 """
@@ -17,7 +17,7 @@ NAMES = {
   "orthograd": "⊥Grad",
   "orthograd_unnormalized": "⊥Grad, not renormalized",
 }
-# What a metric is called, in the order of the paper's tables.
+# Labels of the metrics, in the order of the paper's tables.
 METRICS = {
   "top1": "top-1 accuracy, %",
   "top5": "top-5 accuracy, %",
@@ -32,7 +32,7 @@ METRICS = {
   "temperature": "optimal temperature",
   "weight_norm": "norm of the weights",
 }
-# Digits after the point, where they are not 2.
+# Digits after the point. The default is 2.
 DIGITS = {
   "loss": 3,
   "ece": 4,
@@ -44,7 +44,7 @@ DIGITS = {
 
 
 def method_name(method: str) -> str:
-  """What a method is called, by its name in rows.
+  """The label of a method, by its name in rows.
 
   Examples:
     >>> print(method_name("orthograd"), method_name("orthograd_mixup"))
@@ -67,12 +67,12 @@ def check(value: float | None) -> float:
 
 
 def form(value: float | None, spec: str) -> str:
-  """By a format specification, such as ".2f"."""
+  """Formats a number by a specification such as ".2f"."""
   return format(check(value), spec)
 
 
 def number(value: float | None, metric: str = "") -> str:
-  """With the digits of a metric."""
+  """Formats a number with the digits of its metric."""
   return form(value, f".{DIGITS.get(metric, 2)}f")
 
 
@@ -93,7 +93,7 @@ def with_error(runs: Sequence[float], metric: str = "") -> str:
 
 
 def signed(value: float | None, metric: str = "") -> str:
-  """With the digits of a metric, and its sign."""
+  """Formats a number with its sign and the digits of its metric."""
   return form(value, f"+.{DIGITS.get(metric, 2)}f")
 
 
@@ -108,7 +108,7 @@ def p_value(p: float | None) -> str:
 
 
 def label(key: str) -> str:
-  """Of a metric or of a corruption."""
+  """The label of a metric or of a corruption."""
   return METRICS.get(key) or key.replace("_", " ")
 
 
@@ -118,7 +118,7 @@ def bare(key: str) -> str:
 
 
 class Printed(NamedTuple):
-  """What the paper prints of a metric, and "" for what it doesn't.
+  """The paper's texts for a metric; "" for what it does not print.
 
   Its effect size has our sign: ⊥Grad less SGD.
   """
@@ -134,7 +134,7 @@ class Printed(NamedTuple):
 
 
 def printed(row: paper.Row | None) -> Printed:
-  """Both values have as many digits as the paper gives either."""
+  """Formats a row of the paper, both values with the same digits."""
   if row is None:
     return Printed()
   pair = row.sgd, row.orthograd

@@ -1,4 +1,4 @@
-"""The page of study 11: when AdamW and ⊥AdamW generalize."""
+"""The page of study 11, grokking: when AdamW and ⊥AdamW generalize."""
 
 from collections.abc import Mapping, Sequence
 import datetime
@@ -32,8 +32,8 @@ def write(
   """Writes `grokking.md` and its picture.
 
   Args:
-    output: the folder; by default that of the kept rows.
-    rows: what the page is about; by default the kept rows.
+    output: the folder to write to; by default that of the kept rows.
+    rows: the results; by default the kept rows.
     recipe: of these rows; by default the plan's.
 
   Returns:
@@ -49,20 +49,20 @@ def write(
 
 
 def make(its: Mapping[str, Any]) -> Page:
-  """Of what :func:`facts` gives."""
+  """Makes the page of what :func:`facts` returns."""
   drawings = {"grokking": lambda: figure(its["curves"], its["steps"])}
   return Page(markdown("grokking.md", its), drawings)
 
 
 def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
-  """What the page says, of the seeds that all arms have."""
+  """The facts of the page, of the seeds that all arms have."""
   main = [row for row in rows if row["study"] == grokking.STUDY]
   to_goal = {arm: grokking.steps_to_goal(main, arm, recipe) for arm in ARMS}
   seeds = sorted(set.intersection(*map(set, to_goal.values())))
   if len(seeds) < 2:
     raise RowsError(
-      f"{len(seeds)} seed(s) have all four arms, but a comparison needs two: "
-      "`python -m experiments grokking` trains them."
+      f"{len(seeds)} seed(s) have all four arms, but a comparison needs two. "
+      "Run `python -m experiments grokking` to train them."
     )
   found = {
     (row["optimizer"], row["seed"], row["epoch"]): row
@@ -105,11 +105,11 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
 
 
 def conclude(goal: Mapping[Arm, np.ndarray], steps: int) -> dict[str, Any]:
-  """The plan's two tests, and what it concludes from them.
+  """The plan's two tests, and their conclusion.
 
   Args:
     goal: for each arm, the steps to 99 % of each seed.
-    steps: of training; a run with more than that never got there.
+    steps: of training. A seed with more steps never reached 99 %.
   """
   reached = [int(np.sum(goal[arm] <= steps)) for arm in (ORTHOGRAD, ADAMW)]
   table = [[count, len(goal[ADAMW]) - count] for count in reached]
@@ -120,7 +120,7 @@ def conclude(goal: Mapping[Arm, np.ndarray], steps: int) -> dict[str, Any]:
   p = {"fisher": float(fisher.pvalue), "wilcoxon": wilcoxon.pvalue}
   holm = dict(zip(p, stats.holm(list(p.values())).tolist(), strict=True))
   more = holm["fisher"] < LEVEL and reached[0] > reached[1]
-  # The sum of the positive differences' ranks, against its mean by chance.
+  # The rank sum of positive differences, less its expectation.
   excess = wilcoxon.statistic - n * (n + 1) / 4
   differs = holm["wilcoxon"] < LEVEL
   return {
@@ -140,14 +140,14 @@ def name(arm: Arm) -> str:
 
 
 def plan() -> str:
-  """The plan's section, as a quotation."""
+  """The section of the plan, as a quotation."""
   text = PLAN.read_text("utf-8").split("## 11. `grokking`")[1].split("\n## ")[0]
   paragraphs = [" ".join(part.split()) for part in text.strip().split("\n\n")]
   return "\n\n".join(f"> {part}" for part in paragraphs)
 
 
 def figure(curves: Mapping[str, np.ndarray], steps: Sequence[int]) -> "Figure":
-  """Test accuracy by step: each seed thin, the median of all thick."""
+  """Draws test accuracy by step: seeds thin, their median thick."""
   medians = {arm: np.median(each, axis=0) for arm, each in curves.items()}
   drawn = plots.curves({"test accuracy, %": medians}, steps, xlabel="step")
   drawn.set_size_inches(6.2, 3.2)

@@ -1,4 +1,4 @@
-"""Rows that are kept with the code."""
+"""Rows in `experiments/results`, which come with the code."""
 
 from collections.abc import Iterable
 import gzip
@@ -15,12 +15,11 @@ FOLDER = pathlib.Path(__file__).parents[1] / "results"
 def keep(
   folders: Iterable[pathlib.Path], into: pathlib.Path = FOLDER
 ) -> list[pathlib.Path]:
-  """Copies the rows of studies' folders to those that are kept.
+  """Copies rows from studies' folders to the results, a file for each study.
 
   Args:
-    folders: what `python -m experiments run` made.
-    into: where there is, or will be, a file for each study. A row that is there
-      already is replaced.
+    folders: made by `python -m experiments run`.
+    into: the folder of the results. A row that is there already is replaced.
 
   Returns:
     The files that were written.
@@ -30,7 +29,7 @@ def keep(
     found = list(read(folder / "rows.jsonl"))
     if not found:
       raise RowsError(
-        f"{folder / 'rows.jsonl'} has no rows: give a folder that `python -m "
+        f"{folder / 'rows.jsonl'} has no rows. Give a folder that `python -m "
         "experiments run` made."
       )
     for row in found:
@@ -42,7 +41,7 @@ def keep(
     merged = {key(row): row for row in [*read(path), *rows]}
     text = "".join(_line(merged[k]) + "\n" for k in sorted(merged))
     with files.replacing(path) as temporary:
-      # Without the time: the same rows are the same file.
+      # Without the time, the same rows give the same bytes.
       temporary.write_bytes(gzip.compress(text.encode(), mtime=0))
     paths.append(path)
   return paths
@@ -55,6 +54,6 @@ def _line(row: dict[str, Any]) -> str:
 def load(
   studies: Iterable[str], folder: pathlib.Path = FOLDER
 ) -> list[dict[str, Any]]:
-  """The rows of studies that are kept, as far as there are any."""
+  """The kept rows of studies. A study without rows adds none."""
   paths = (folder / f"{study}.jsonl.gz" for study in studies)
   return [row for path in paths for row in read(path)]

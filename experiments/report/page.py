@@ -1,4 +1,4 @@
-"""Markdown from a template and facts, and one HTML page from that Markdown."""
+"""Makes Markdown from a template and facts, and HTML from the Markdown."""
 
 from collections.abc import Callable, Mapping
 import dataclasses
@@ -25,11 +25,11 @@ FOLDER = pathlib.Path(__file__).parent / "templates"
 
 
 class TemplateError(ValueError):
-  """What a template says that can't be said: where, and why."""
+  """A template can't be rendered. The message says where and why."""
 
 
 def _finalize(value: Any) -> Any:
-  """Lets only words and finite numbers into the text."""
+  """Allows only texts and finite numbers in a template's output."""
   if isinstance(value, str | jinja2.Undefined):
     return value
   if value is None or isinstance(value, numbers.Real):
@@ -48,7 +48,7 @@ ENVIRONMENT.filters |= formats.FILTERS
 
 
 def render(template: str, facts: Mapping[str, Any]) -> str:
-  """A template's text.
+  """Renders a template.
 
   Raises:
     TemplateError: if a fact is undefined, missing or not finite.
@@ -56,7 +56,7 @@ def render(template: str, facts: Mapping[str, Any]) -> str:
   try:
     return ENVIRONMENT.get_template(template).render(facts)
   except (jinja2.UndefinedError, formats.NumberError) as error:
-    # jinja puts the templates' own lines on the stack.
+    # Jinja puts the templates' lines on the stack.
     stack = traceback.extract_tb(error.__traceback__)
     where = [frame for frame in stack if not frame.filename.endswith(".py")][-1]
     raise TemplateError(
@@ -66,10 +66,10 @@ def render(template: str, facts: Mapping[str, Any]) -> str:
 
 
 def markdown(template: str, facts: Mapping[str, Any]) -> str:
-  """A template's text, with a line for each paragraph, item and table row.
+  """Renders a template, and joins the lines of paragraphs, items and rows.
 
-  A template may wrap them: a paragraph ends at an empty line, an item of a list
-  at the next one's dash, and a row of a table at the | that ends a line.
+  In a template, a paragraph ends at an empty line, a list's item at the next
+  dash, and a table's row at a | that ends a line.
   """
   text = render(template, facts)
   text = re.sub(r"(?<![\n|])\n *+(?![\n#]|- )", " ", text.strip())
@@ -78,12 +78,13 @@ def markdown(template: str, facts: Mapping[str, Any]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-  """What a page says, and how to draw what it shows.
+  """A page's text, and the functions that draw its pictures.
 
   Attributes:
-    markdown: the text; the title is the first heading, and a picture is a
-      paragraph of its own, such as ![a caption](effects.png).
-    drawings: a function for each picture's name, such as "effects".
+    markdown: the text. The first heading is the title. A picture is a paragraph
+      of its own, such as ![a caption](severity.png).
+    drawings: for each picture's name, such as "severity", a function that draws
+      it.
   """
 
   markdown: str
@@ -91,7 +92,7 @@ class Page:
 
   @functools.cached_property
   def figures(self) -> dict[str, "Figure"]:
-    """Those that the text shows."""
+    """The figures that the text shows."""
     names = re.findall(r"^!\[.*\]\((.*)\.png\)$", self.markdown, re.MULTILINE)
     if unknown := set(names) - set(self.drawings):
       raise TemplateError(
@@ -101,14 +102,14 @@ class Page:
     return {name: self.drawings[name]() for name in names}
 
   def write_markdown(self, path: pathlib.Path) -> None:
-    """A file of Markdown, and its pictures beside it."""
+    """Writes the Markdown, and the pictures beside it."""
     for name, figure in self.figures.items():
       plots.save(figure, path.parent / f"{name}.png")
     with files.replacing(path) as temporary:
       temporary.write_text(self.markdown + "\n", encoding="utf-8")
 
   def write_html(self, path: pathlib.Path) -> None:
-    """One page that needs no other file."""
+    """Writes one HTML page that needs no other file."""
     with files.replacing(path) as temporary:
       temporary.write_text(self.html(), encoding="utf-8")
 
@@ -126,7 +127,7 @@ class Page:
     tokens = parser.parse(self.markdown)
     for i, token in enumerate(tokens):
       if token.type in ("th_open", "td_open"):
-        # Numbers are on the right, as the style has it.
+        # The style aligns numbers to the right, and class "text" to the left.
         token.attrs = {} if token.attrs else {"class": "text"}
       elif token.children and token.children[0].type == "image":
         tokens[i - 1].tag = tokens[i + 1].tag = "figure"

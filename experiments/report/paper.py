@@ -1,6 +1,6 @@
-"""What the paper says: Hedges, OrthoGrad Improves Neural Calibration, 2025.
+"""The paper's numbers: Hedges, OrthoGrad Improves Neural Calibration, 2025.
 
-Effect sizes are SGD less ⊥Grad, as it has them.
+Effect sizes are SGD less ⊥Grad, as in the paper.
 """
 
 from typing import NamedTuple
@@ -68,10 +68,10 @@ EXTENDED = {
     Row(0.301, 0.343),
   ],
 }
-# After temperature scaling. It says that they are the same. The Brier score is
-# divided by 10 classes there, here not.
+# After temperature scaling. The paper claims no difference. Its Brier scores
+# are divided by the 10 classes; these are not.
 TEMPERATURE = {"ece": Row(0.015, 0.015), "brier": Row(0.34, 0.34)}
-# ⊥Grad, 10 seeds: renormalized, and not. It says that they are the same.
+# ⊥Grad, 10 seeds: renormalized, and not. The paper claims no difference.
 RENORMALIZATION = {
   "top1": Row(74.89, 74.14),
   "loss": Row(1.198, 1.230),
@@ -80,8 +80,8 @@ RENORMALIZATION = {
   "max_softmax": Row(0.914, 0.916),
   "max_logit": Row(12.62, 12.56),
 }
-# Under corruption it has a figure, and says of these what ⊥Grad does: +1 for
-# more, 0 for no difference.
+# Under corruption, the paper has a figure and these claims about ⊥Grad: +1 for
+# more, -1 for less, 0 for no difference.
 UNDER_CORRUPTION = {
   "top1": 0,
   "loss": -1,
@@ -90,12 +90,12 @@ UNDER_CORRUPTION = {
   "max_logit": -1,
   "logit_variance": -1,
 }
-# What it says is the same with both optimizers.
+# The paper claims that these are the same with both optimizers.
 UNCHANGED = ("top1", "top5", "weight_norm")
 
 
 def sign(metric: str, row: Row) -> int:
-  """Of ⊥Grad less SGD, as the paper claims it."""
+  """The sign of ⊥Grad less SGD that the paper claims."""
   if metric in UNCHANGED:
     return 0
   return 1 if row.orthograd > row.sgd else -1

@@ -1,6 +1,6 @@
-"""The paper's tables and figures, ours beside the paper's, from kept rows.
+"""The replication: the paper's tables and figures beside ours, from kept rows.
 
-It never trains: `python -m experiments report` takes seconds on a CPU.
+`python -m experiments report` writes it in seconds on a CPU, without training.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from experiments.studies import (
 )
 from experiments.studies import extended as long
 
-# In the order of the table that says how each was made.
+# In the order of the table "How each study was run".
 STUDIES: tuple[Study, ...] = tuple(
   module.STUDY
   for module in (
@@ -53,7 +53,7 @@ Rows = Sequence[dict[str, Any]]
 
 
 def load() -> tuple[Rows, Rows]:
-  """The rows of the studies, and those of former runs."""
+  """Loads the rows of the studies, and those of former runs."""
   return (
     kept.load(study.name for study in STUDIES),
     kept.load([former.STUDY]),
@@ -123,8 +123,8 @@ def make(rows: Rows, former_rows: Rows) -> dict[str, Page]:
 
 def on_the_way(short: Results, wider: Results, longer: Results) -> Drawings:
   both = {
-    "ResNet-18": (short, resnet18.BOTH),
-    "WRN-28-10": (wider, wrn28_10.BOTH),
+    "ResNet-18": (short, resnet18.ALL_SEEDS),
+    "WRN-28-10": (wider, wrn28_10.ALL_SEEDS),
   }
   long_one = {"1000 epochs": (longer, extended.SEEDS)}
   every = extended.evaluated(longer)
@@ -136,7 +136,7 @@ def on_the_way(short: Results, wider: Results, longer: Results) -> Drawings:
 
 
 def check(by_config: Mapping[Config, Results]) -> None:
-  """That all rows of all studies are there."""
+  """Checks that there are all rows of all studies."""
   for study in STUDIES:
     found = by_config[study.config]
     seeds = range(study.first_seed, study.first_seed + study.seeds)
@@ -144,6 +144,6 @@ def check(by_config: Mapping[Config, Results]) -> None:
       if not found.has(study.optimizers, seeds, study.datasets(epoch), [epoch]):
         raise RowsError(
           f"{kept.FOLDER} lacks rows of the study {study.name} after epoch "
-          f"{epoch}: `python -m experiments run {study.name}`, then `python -m "
-          f"experiments keep {study.folder}`."
+          f"{epoch}. Run `python -m experiments run {study.name}`, then "
+          f"`python -m experiments keep {study.folder}`."
         )

@@ -20,49 +20,50 @@ from experiments.report.formats import METRICS
 from experiments.report.page import Drawings
 from experiments.report.results import Results
 
-FIRST, FRESH = range(20), range(20, 40)  # seeds of table1 and confirmation
-BOTH = range(40)
-EPOCHS = range(20, 101, 20)  # that both studies evaluate
+TABLE1_SEEDS = range(20)
+CONFIRMATION_SEEDS = range(20, 40)
+ALL_SEEDS = range(40)
+EPOCHS = range(20, 101, 20)  # evaluated by table1 and confirmation
 RENORMALIZED = ("orthograd", "orthograd_unnormalized")
-FEW = range(10)  # seeds of renormalization
+RENORMALIZATION_SEEDS = range(10)
 
 
 def facts(found: Results, former: Results) -> dict[str, Any]:
-  """Tables of the paper, and what the appendix has.
+  """The facts of the paper's tables and of the appendix.
 
   Args:
-    found: of table1, confirmation, corruption and renormalization.
-    former: of the first run of seeds 0 to 19.
+    found: results of table1, confirmation, corruption and renormalization.
+    former: results of the first run of seeds 0 to 19.
   """
-  table_1 = claims.table(compare.by_metric(found, BOTH), paper.TABLE_1)
+  table_1 = claims.table(compare.by_metric(found, ALL_SEEDS), paper.TABLE_1)
   return {
     "table_1": table_1,
     "off": off(table_1["rows"]),
     "corruption": claims.table(
-      compare.by_metric(found, FIRST, CORRUPTED, UNDER_CORRUPTION),
+      compare.by_metric(found, TABLE1_SEEDS, CORRUPTED, UNDER_CORRUPTION),
       {},
       paper.UNDER_CORRUPTION,
     ),
-    "epochs": compare.by_epoch(found, BOTH, EPOCHS),
+    "epochs": compare.by_epoch(found, ALL_SEEDS, EPOCHS),
     "by_severity": by_severity(found),
     "by_corruption": by_corruption(found),
-    "extra": compare.by_metric(found, FIRST, EXTRA, UNDER_CORRUPTION),
+    "extra": compare.by_metric(found, TABLE1_SEEDS, EXTRA, UNDER_CORRUPTION),
     "renormalization": renormalization(found, former),
   }
 
 
 def drawings(found: Results) -> Drawings:
   return {
-    "severity": lambda: figures.severity(found, FIRST),
-    "reliability": lambda: figures.reliability(found, BOTH),
+    "severity": lambda: figures.severity(found, TABLE1_SEEDS),
+    "reliability": lambda: figures.reliability(found, ALL_SEEDS),
     "reliability_corrupted": lambda: figures.reliability(
-      found, FIRST, CORRUPTED
+      found, TABLE1_SEEDS, CORRUPTED
     ),
   }
 
 
 def off(rows: dict[str, Compared]) -> list[str]:
-  """Metrics with a mean not within a standard deviation of the paper's."""
+  """Metrics whose mean is more than a standard deviation from the paper's."""
 
   def is_off(metric: str, row: Compared) -> bool:
     theirs = paper.TABLE_1[metric]
@@ -75,7 +76,7 @@ def off(rows: dict[str, Compared]) -> list[str]:
 def by_severity(found: Results) -> dict[str, list[Compared]]:
   return compare.grid(
     {
-      m: [compare.compare(found, m, FIRST, s) for s in SEVERITIES[1:]]
+      m: [compare.compare(found, m, TABLE1_SEEDS, s) for s in SEVERITIES[1:]]
       for m in UNDER_CORRUPTION
     }
   )
@@ -85,7 +86,7 @@ def by_corruption(found: Results) -> dict[str, list[Compared]]:
   return compare.grid(
     {
       name: [
-        compare.compare(found, m, FIRST, compare.sets([name]))
+        compare.compare(found, m, TABLE1_SEEDS, compare.sets([name]))
         for m in UNDER_CORRUPTION
       ]
       for name in cifar.ALL_CORRUPTIONS
@@ -97,11 +98,13 @@ def renormalized(
   found: Results, datasets: Sequence[str], metrics: Iterable[str] = METRICS
 ) -> dict[str, Compared]:
   """⊥Grad not renormalized less renormalized."""
-  return compare.by_metric(found, FEW, datasets, metrics, RENORMALIZED)
+  return compare.by_metric(
+    found, RENORMALIZATION_SEEDS, datasets, metrics, RENORMALIZED
+  )
 
 
 def renormalization(found: Results, former: Results) -> dict[str, Any]:
-  """The paper's table, and all metrics of this and of the first run."""
+  """The facts of the paper's table, and of all metrics in both runs."""
   clean, theirs = renormalized(found, CLEAN), paper.RENORMALIZATION
   return {
     "table": claims.table(

@@ -1,4 +1,4 @@
-"""The rows of one config, to be asked for their numbers."""
+"""Results: the rows of one config, and their metrics as arrays."""
 
 from collections.abc import Iterable, Sequence
 import itertools
@@ -13,7 +13,7 @@ class Results:
   """Rows of one config.
 
   Attributes:
-    epochs: of training; where none is given, the last is meant.
+    epochs: of training. Methods use the last epoch by default.
     rows: by optimizer, seed, epoch and set of images.
   """
 
@@ -35,7 +35,7 @@ class Results:
     datasets: Sequence[str] = ("clean",),
     epochs: Sequence[int] | None = None,
   ) -> bool:
-    """Whether all of them are there, by default after the last epoch."""
+    """Whether there are rows of all these, by default after the last epoch."""
     return all(
       key in self.rows
       for key in itertools.product(
@@ -49,7 +49,7 @@ class Results:
     datasets: Sequence[str] = ("clean",),
     epochs: Sequence[int] | None = None,
   ) -> list[int]:
-    """Seeds of which all of that is there."""
+    """Seeds that have rows of all these."""
     found = sorted({seed for _, seed, _, _ in self.rows})
     return [s for s in found if self.has(optimizers, [s], datasets, epochs)]
 
@@ -59,7 +59,7 @@ class Results:
     seeds: Sequence[int],
     dataset: str = "clean",
   ) -> list[int]:
-    """Epochs after which each of these runs was evaluated, in order."""
+    """Epochs after which all of these runs were evaluated, in order."""
     found = sorted({epoch for _, _, epoch, _ in self.rows})
     return [e for e in found if self.has(optimizers, seeds, [dataset], [e])]
 
@@ -70,7 +70,7 @@ class Results:
     datasets: Sequence[str] = ("clean",),
     epoch: int | None = None,
   ) -> list[list[dict[str, Any]]]:
-    """For each seed, its rows of the sets of images."""
+    """The rows of each seed, one for each set of images."""
     epoch = self.epochs if epoch is None else epoch
     return [
       [self.rows[optimizer, seed, epoch, name] for name in datasets]
@@ -89,13 +89,13 @@ class Results:
     """For each seed, a metric's mean over the sets of images and the epochs.
 
     Args:
-      optimizer: its name in the rows.
-      metric: likewise.
-      seeds: which.
-      datasets: which sets of images.
-      epoch: after which, or several to average over, such as the last of
-        :meth:`evaluated`; by default the last.
-      part: of the row, such as "scaled" for what temperature scaling leaves.
+      optimizer: the method's name in the rows.
+      metric: its name in the rows.
+      seeds: of the runs.
+      datasets: sets of images to average over.
+      epoch: one epoch, or several to average over; by default the last.
+      part: of the row: "metrics", or "scaled" and the like after temperature
+        scaling.
     """
     if isinstance(epoch, Sequence):
       each = [

@@ -1,4 +1,4 @@
-"""What temperature scaling leaves of the difference, in every setting."""
+"""The differences that remain after temperature scaling, in every setting."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,12 +12,12 @@ METRICS = ("loss", "ece", "brier")
 
 
 def facts(short: Results, wide: Results, long: Results) -> dict[str, Any]:
-  """By the temperature of one half of the images, and by that of all.
+  """Comparisons with T fitted on one half of the images, and on all.
 
   Args:
-    short: of ResNet-18 after 100 epochs.
-    wide: of WRN-28-10.
-    long: of ResNet-18 after 1000 epochs.
+    short: results of ResNet-18 after 100 epochs.
+    wide: results of WRN-28-10.
+    long: results of ResNet-18 after 1000 epochs.
   """
   settings: dict[str, tuple[Results, range, Sequence[str]]] = {
     "ResNet-18": (short, range(40), CLEAN),
@@ -46,7 +46,7 @@ def facts(short: Results, wide: Results, long: Results) -> dict[str, Any]:
 def line(
   found: Results, seeds: range, datasets: Sequence[str], part: str
 ) -> dict[str, Any]:
-  """One setting; p is adjusted for its metrics."""
+  """The comparisons of one setting, with p adjusted over its metrics."""
   fitted = "temperature_half" if part == "scaled_half" else "temperature"
   return {
     "seeds": len(seeds),

@@ -18,13 +18,14 @@ from orthograd_optax import _style, plots, stats
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
 
-SEEDS, FRESH = range(5), range(5, 10)  # of wide and of wide_confirmation
-BOTH = range(10)
-FEW = range(2)  # of wide_tf32
-# Epochs that all seeds of bfloat16, and those of wide_tf32, are evaluated at.
-WAY, EVERY_4 = range(10, 101, 10), range(4, 101, 4)
-EPOCHS = range(20, 101, 20)  # of tables; extended has them, too
-# Kinds of parameters on which ⊥Grad acts, as rows name them.
+WIDE_SEEDS = range(5)
+CONFIRMATION_SEEDS = range(5, 10)
+ALL_SEEDS = range(10)
+TF32_SEEDS = range(2)
+# Epochs at which all seeds are evaluated, in bfloat16 and in wide_tf32.
+EVALUATED_EPOCHS, TF32_EPOCHS = range(10, 101, 10), range(4, 101, 4)
+EPOCHS = range(20, 101, 20)  # of tables; extended has these epochs too
+# Kinds of parameters, by their names in rows.
 KINDS = (
   "kernel, then norm",
   "kernel, no norm",
@@ -36,19 +37,21 @@ KINDS = (
 
 
 def facts(found: Results, finer: Results, extended: Results) -> dict[str, Any]:
-  """The paper's table, and what the appendix has.
+  """The facts of the paper's table and of the appendix.
 
   Args:
-    found: of wide and wide_confirmation.
-    finer: of wide_tf32.
-    extended: of ResNet-18, to compare with.
+    found: results of wide and wide_confirmation.
+    finer: results of wide_tf32.
+    extended: results of ResNet-18, to compare with.
   """
-  clean = compare.by_metric(found, BOTH)
+  clean = compare.by_metric(found, ALL_SEEDS)
   return {
     "table": claims.table({m: clean[m] for m in paper.WIDE}, paper.WIDE),
     "clean": clean,
-    "corrupted": compare.by_metric(found, SEEDS, CORRUPTED, UNDER_CORRUPTION),
-    "epochs": compare.by_epoch(found, BOTH, EPOCHS),
+    "corrupted": compare.by_metric(
+      found, WIDE_SEEDS, CORRUPTED, UNDER_CORRUPTION
+    ),
+    "epochs": compare.by_epoch(found, ALL_SEEDS, EPOCHS),
     "by_choice": by_choice(found),
     "precision": precision(found, finer),
     "radial": radial(found, extended),
@@ -58,30 +61,31 @@ def facts(found: Results, finer: Results, extended: Results) -> dict[str, Any]:
 def drawings(found: Results, extended: Results) -> Drawings:
   draw = figures.reliability
   return {
-    "wide_reliability": lambda: draw(found, BOTH),
-    "wide_reliability_corrupted": lambda: draw(found, SEEDS, CORRUPTED),
+    "wide_reliability": lambda: draw(found, ALL_SEEDS),
+    "wide_reliability_corrupted": lambda: draw(found, WIDE_SEEDS, CORRUPTED),
     "radial": lambda: radial_figure(found, extended),
   }
 
 
 def best_epochs(found: Results, metric: str) -> list[np.ndarray]:
-  """Of SGD's and ⊥Grad's runs, after the epoch that is best on the test set."""
+  """A metric of each run at its epoch of the best test accuracy, by method."""
   values = []
   for name in PAIR:
     top1, its = (
-      found.over_epochs(name, m, BOTH, WAY) for m in ("top1", metric)
+      found.over_epochs(name, m, ALL_SEEDS, EVALUATED_EPOCHS)
+      for m in ("top1", metric)
     )
     best = np.argmax(top1, axis=1)
-    values.append(its[np.arange(len(BOTH)), best])
+    values.append(its[np.arange(len(ALL_SEEDS)), best])
   return values
 
 
 def by_choice(found: Results) -> dict[str, Any]:
-  """How much hangs on the epoch after which a run is evaluated."""
-  late = [epoch for epoch in WAY if epoch >= 80]
+  """How much a result depends on the epoch at which runs are evaluated."""
+  late = [epoch for epoch in EVALUATED_EPOCHS if epoch >= 80]
   lines, within = {}, {}
   for metric in ("top1", "loss", "max_logit"):
-    values = [found.over_epochs(name, metric, BOTH, late) for name in PAIR]
+    values = [found.over_epochs(name, metric, ALL_SEEDS, late) for name in PAIR]
     lines[metric] = {
       "paper": printed(paper.WIDE[metric]),
       "ours": (
@@ -91,17 +95,17 @@ def by_choice(found: Results) -> dict[str, Any]:
       ),
     }
     within[metric] = np.sqrt(np.mean(np.var(values, axis=2, ddof=1)))
-  return {"epochs": len(WAY), "lines": lines, "within": within}
+  return {"epochs": len(EVALUATED_EPOCHS), "lines": lines, "within": within}
 
 
 def precision(found: Results, finer: Results) -> dict[str, Any]:
-  """What TF32 changes, beside other seeds of bfloat16 at the same epochs."""
+  """TF32 less bfloat16, of other seeds at the same epochs."""
   since, metrics = (100, 80, 60), ("top1", "loss", "max_logit")
 
   def change(metric, name, first):
-    epochs = [epoch for epoch in EVERY_4 if epoch >= first]
-    few = finer.values(name, metric, FEW, epoch=epochs)
-    many = found.values(name, metric, FRESH, epoch=epochs)
+    epochs = [epoch for epoch in TF32_EPOCHS if epoch >= first]
+    few = finer.values(name, metric, TF32_SEEDS, epoch=epochs)
+    many = found.values(name, metric, CONFIRMATION_SEEDS, epoch=epochs)
     test: Any = scipy.stats.ttest_ind(few, many)
     low, high = test.confidence_interval()
     return {
@@ -116,7 +120,7 @@ def precision(found: Results, finer: Results) -> dict[str, Any]:
   }
   adjusted = stats.holm([cell["p"] for line in lines.values() for cell in line])
   last = {
-    metric: [finer.values(name, metric, FEW) for name in PAIR]
+    metric: [finer.values(name, metric, TF32_SEEDS) for name in PAIR]
     for metric in metrics
   }
   return {
@@ -130,13 +134,13 @@ def precision(found: Results, finer: Results) -> dict[str, Any]:
 def radial_shares(
   found: Results, extended: Results
 ) -> dict[str, dict[str, dict[str, np.ndarray]]]:
-  """Of ‖g‖², along the weights: by optimizer, network and kind, in %."""
+  """The share of ‖g‖² along the weights, in %, by method, network and kind."""
   shares: dict[str, dict[str, dict[str, np.ndarray]]] = {}
   for network, of in {"ResNet-18": extended, "WRN-28-10": found}.items():
     has = of.rows["orthograd", 0, 100, "train"]["metrics"]
     for name in PAIR:
       shares.setdefault(name, {})[network] = {
-        kind: 100 * of.over_epochs(name, metric, SEEDS, EPOCHS, "train")
+        kind: 100 * of.over_epochs(name, metric, WIDE_SEEDS, EPOCHS, "train")
         for kind in KINDS
         if (metric := f"radial: {kind}") in has
       }
@@ -156,7 +160,7 @@ def radial_figure(found: Results, extended: Results) -> "Figure":
 
 
 def radial(found: Results, extended: Results) -> dict[str, Any]:
-  """Where ⊥Grad has something to remove, in both networks."""
+  """How much of the gradient ⊥Grad can remove, in both networks."""
   shares = radial_shares(found, extended)
   last = lambda name, network, kind: shares[name][network][kind][:, -1]
   model = models.MODELS["wrn28_10"]()

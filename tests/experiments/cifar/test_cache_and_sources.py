@@ -226,7 +226,7 @@ def test_a_download_that_breaks_off_is_gone_on_with(small, cache_dir, host):
 
 def test_a_download_of_something_else_is_refused(small, cache_dir, host):
   host.content = b"x" * len(host.content)
-  with pytest.raises(cache.DataError, match="SHA-256 digest .* was expected"):
+  with pytest.raises(cache.DataError, match="SHA-256 digest .* must have"):
     sources.fetch("tfds", cache_dir)
   assert not list(cache_dir.glob("*.bin")) and not list(
     cache_dir.glob("*.partial")
@@ -366,7 +366,7 @@ def test_sources_with_a_wrong_bit_are_refused(small, cache_dir, tmp_path, make):
   wrong[5000] ^= 1
   files["data_batch_4.bin"] = bytes(wrong)
   path = make(tmp_path / "archive.tar.gz", files)
-  message = "data_batch_4.bin from .* is not CIFAR-10's.*was expected"
+  message = "data_batch_4.bin from .* is not CIFAR-10's.*must have"
   with pytest.raises(cache.DataError, match=message):
     sources.fetch(str(path), cache_dir)
   # What came before it is whole, and stays.
@@ -378,7 +378,7 @@ def test_archives_that_make_no_sense(small, cache_dir, tmp_path):
   path = binary_archive(tmp_path / "archive.tar.gz", small)
   path.write_bytes(path.read_bytes()[:100_000])
   with pytest.raises(
-    cache.DataError, match="no whole tar archive.*get it anew"
+    cache.DataError, match="no complete tar archive.*Get it again"
   ):
     sources.fetch(str(path), cache_dir)
   (tmp_path / "text.txt").write_text("hello")
@@ -560,7 +560,7 @@ def test_a_full_disk(small, cache_dir, tmp_path, monkeypatch):
   assert names == ["data_batch_1.bin", "data_batch_2.bin"]
   usage = shutil.disk_usage(tmp_path)._replace(free=1000)
   monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-  with pytest.raises(cache.DataError, match="0 MB free, and needs"):
+  with pytest.raises(cache.DataError, match="0 MB free, but needs"):
     sources.fetch(str(path), cache_dir)
 
 

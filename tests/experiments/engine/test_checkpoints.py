@@ -131,7 +131,7 @@ def test_only_own_leftovers_are_removed(copy):
 
 def test_one_that_is_intact_but_of_another_form(copy):
   with checkpoints.Checkpoints(copy) as saved:
-    with pytest.raises(UserError, match="2 is as it was written, but can't be"):
+    with pytest.raises(UserError, match="2 is undamaged, but can't be"):
       saved.restore(2, {"other": jax.ShapeDtypeStruct((5,), np.float32)})
   assert checkpoints.remove_damaged(copy) == []
 
@@ -146,7 +146,7 @@ def test_one_that_can_not_be_written(tmp_path, monkeypatch, when):
     raise OSError(errno.ENOSPC, "No space left on device")
 
   monkeypatch.setattr(ocp.AsyncCheckpointer, when, full)
-  with pytest.raises(UserError, match="No space left.*same command again"):
+  with pytest.raises(UserError, match="No space left.*repeat the command"):
     save(tmp_path, 1)
   monkeypatch.undo()
   assert restored(tmp_path) == {}

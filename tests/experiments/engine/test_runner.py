@@ -557,7 +557,7 @@ def test_full_disk(tmp_path, monkeypatch):
     raise OSError(errno.ENOSPC, "No space left on device")
 
   monkeypatch.setattr(os, "fsync", full)
-  with pytest.raises(rows.RowsError, match="No space left.*same command again"):
+  with pytest.raises(rows.RowsError, match="No space left.*repeat the command"):
     file.append([row_of(1)])
   assert path.read_bytes() == before
   monkeypatch.undo()
