@@ -48,7 +48,7 @@ def whole_numbers(text: str) -> list[int]:
 
 
 FOLDER = argument("folder", type=PATH, help="a study's, such as runs/quick")
-STUDY = (
+STUDY_OPTIONS = (
   argument("study", help="a name that `python -m experiments list` lists"),
   argument(
     "--set",
@@ -65,7 +65,7 @@ STUDY = (
     "whose models it uses)",
   ),
 )
-HOW = (
+RUN_OPTIONS = (
   argument(
     "--method",
     default="auto",
@@ -114,8 +114,8 @@ HOW = (
 
 
 @command(
-  *STUDY,
-  *HOW,
+  *STUDY_OPTIONS,
+  *RUN_OPTIONS,
   example=(
     "run quick --set epochs=2 --set per_class=20 --output runs/try",
     "trains a shrunk study in a folder of its own",
@@ -138,7 +138,7 @@ def run(args: argparse.Namespace) -> None:
 
 @command(
   FOLDER,
-  *HOW,
+  *RUN_OPTIONS,
   example=("resume runs/quick", "completes the study that runs/quick is of"),
 )
 def resume(args: argparse.Namespace) -> None:
@@ -152,8 +152,8 @@ def resume(args: argparse.Namespace) -> None:
 
 
 @command(
-  *STUDY,
-  *HOW,
+  *STUDY_OPTIONS,
+  *RUN_OPTIONS,
   example=("plan table1", "says how long table1 takes on this machine"),
 )
 def plan(args: argparse.Namespace) -> None:

@@ -194,7 +194,7 @@ def with_orthograd(method: Method, **changes: Any) -> Method:
 
 SGD = Method("sgd")
 ORTHOGRAD = with_orthograd(SGD)
-_PLAIN = (
+_WITHOUT_ORTHOGRAD = (
   SGD,
   Method("adamw", base="adamw"),
   Method("lion", base="lion"),
@@ -224,8 +224,8 @@ _VARIANTS: dict[str, dict[str, Any]] = {
 METHODS = {
   method.name: method
   for method in (
-    *_PLAIN,
-    *map(with_orthograd, _PLAIN),
+    *_WITHOUT_ORTHOGRAD,
+    *map(with_orthograd, _WITHOUT_ORTHOGRAD),
     *(
       with_orthograd(SGD, name=f"orthograd_{name}", **changes)
       for name, changes in _VARIANTS.items()

@@ -37,7 +37,7 @@ class Checkpoints:
   def __init__(self, folder: pathlib.Path):
     import orbax.checkpoint as ocp
 
-    _hush()
+    _silence_orbax()
     self.folder = folder
     self._orbax = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
@@ -204,7 +204,7 @@ def _digests(folder: pathlib.Path, without: set[str]) -> dict[str, str]:
 
 
 @functools.cache
-def _hush() -> None:
+def _silence_orbax() -> None:
   """Silences Orbax's logs: its errors are raised, and reported once.
 
   On a full disk it would also log hundreds of lines of tracebacks.

@@ -55,7 +55,7 @@ def _has_lists(value: Any) -> bool:
 
 
 # Fields that every row has, and fields that a row may have, with checks.
-FORM = {
+REQUIRED = {
   "study": is_name,
   "config_hash": _is_text,
   "optimizer": _is_text,
@@ -64,7 +64,7 @@ FORM = {
   "dataset": _is_text,
   "metrics": _has_numbers,
 }
-MORE = {
+OPTIONAL = {
   "bins": _has_lists,
   "scaled": _has_numbers,
   "scaled_half": _has_numbers,
@@ -273,10 +273,10 @@ def _problem(row: Any) -> str | None:
   """What is wrong with the form of a row, or None."""
   if not isinstance(row, dict):
     return f"it is {reprlib.repr(row)}"
-  for name in FORM:
+  for name in REQUIRED:
     if name not in row:
       return f"it has no {name}"
-  for name, is_right in (FORM | MORE).items():
+  for name, is_right in (REQUIRED | OPTIONAL).items():
     if name in row and not is_right(row[name]):
       return f"its {name} is {reprlib.repr(row[name])}"
   return None

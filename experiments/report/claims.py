@@ -26,7 +26,7 @@ def verdict(sign: int, rows: Collection[Compared]) -> str:
   """
   signs = [int(np.sign(row.change)) if row.differs else 0 for row in rows]
   if sign == 0:
-    confirmed, contradicted = all(map(matters_not, rows)), any(signs)
+    confirmed, contradicted = all(map(within_margin, rows)), any(signs)
   else:
     confirmed = all(s == sign for s in signs)
     contradicted = any(s == -sign for s in signs)
@@ -35,7 +35,7 @@ def verdict(sign: int, rows: Collection[Compared]) -> str:
   return "confirmed" if confirmed else "not confirmed"
 
 
-def matters_not(row: Compared) -> bool:
+def within_margin(row: Compared) -> bool:
   """Whether the interval lies within the metric's margin."""
   return max(map(abs, row.interval)) <= MARGINS.get(row.metric, 0.0)
 

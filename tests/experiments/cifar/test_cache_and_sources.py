@@ -382,7 +382,7 @@ def test_archives_that_make_no_sense(small, cache_dir, tmp_path):
   ):
     sources.fetch(str(path), cache_dir)
   (tmp_path / "text.txt").write_text("hello")
-  with pytest.raises(cache.DataError, match="no whole tar archive"):
+  with pytest.raises(cache.DataError, match="no complete tar archive"):
     sources.fetch(str(tmp_path / "text.txt"), cache_dir)
   with tarfile.open(tmp_path / "other.tar", "w") as archive:
     add(archive, "readme", b"hello")
@@ -482,8 +482,8 @@ def test_pickles_of_python_3(small, protocol):
     ("header", "unpacks to more than 200,000,000 bytes"),
     ("sparse", "data_batch_1.bin has 1,099,511,627,776 bytes"),
     ("many", "more than 1,000 files"),
-    ("nested", "no whole tar archive"),
-    ("backwards", "no whole tar archive|more than 1,000 files|no batches"),
+    ("nested", "no complete tar archive"),
+    ("backwards", "no complete tar archive|more than 1,000 files|no batches"),
   ],
 )
 def test_archives_that_unpack_to_more(
@@ -500,7 +500,9 @@ def test_files_that_are_larger(small, cache_dir, tmp_path):
   for name, content in small.items():
     (folder / name).write_bytes(content)
   os.truncate(folder / "data_batch_1.bin", 2**40)  # of which nothing is there
-  message = "data_batch_1.bin has 1,099,511,627,776 bytes, and at most"
+  message = (
+    "data_batch_1.bin has 1,099,511,627,776 bytes, but CIFAR-10.s has at most"
+  )
   with pytest.raises(cache.DataError, match=message):
     sources.fetch(str(tmp_path), cache_dir)
   (folder / "data_batch_1.bin").unlink()

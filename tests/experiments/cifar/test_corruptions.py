@@ -384,6 +384,9 @@ def test_sheet(monkeypatch, tmp_path):
   with PIL.Image.open(path) as picture:
     pixels = np.asarray(picture.convert("RGB"))
   cell = 32 * sheet.SCALE + sheet.GAP
+  # "severity", above the middle of its five columns.
+  _, dark = np.nonzero(np.any(pixels[: sheet.TOP // 2] < 128, axis=2))
+  assert abs(np.mean(dark) - (sheet.LEFT + 3.5 * cell)) < sheet.GAP
   for row in range(19):
     top = sheet.TOP + row * cell
     tiles = [

@@ -155,7 +155,7 @@ def test_one_that_can_not_be_written(tmp_path, monkeypatch, when):
 def test_a_full_disk_is_seen_before(copy, monkeypatch):
   usage = shutil.disk_usage(copy)._replace(free=1_000_000)
   monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-  message = "takes 1.0 MB, and 1.0 MB are free.*same command again"
+  message = "takes 1.0 MB, and 1.0 MB are free.*repeat the command"
   with pytest.raises(UserError, match=message):
     save(copy, 3)
   assert_restored(copy, 2, 1)

@@ -612,10 +612,10 @@ def test_files_of_another_form(tmp_path, content):
   path = begin(tmp_path, group.manifest(tiny.STUDY, tiny.RUNS))
   path.write_bytes(content)
   if content != b"{}":  # which is of another kind of study
-    with pytest.raises(UserError, match="runs.json is damaged.*remove .*anew"):
+    with pytest.raises(UserError, match="runs.json is damaged.*Remove .*again"):
       groups(tiny.STUDY, tmp_path)
   (tmp_path / "study.json").write_bytes(content)
-  with pytest.raises(UserError, match="study.json has no settings.*remove it"):
+  with pytest.raises(UserError, match="study.json has no settings.*Remove it"):
     config.load_settings(tmp_path)
   (tmp_path / "rows.jsonl").write_bytes(content + b"\n")
   with pytest.raises(UserError, match="Line 1 of .*rows.jsonl is no .* Remove"):
