@@ -37,14 +37,20 @@ examples:
 
 
 def positive(text: str) -> int:
-  value = int(text)
-  if value < 1:
-    raise argparse.ArgumentTypeError(f"{value} is below 1")
-  return value
+  if not text.isdecimal() or int(text) < 1:
+    raise argparse.ArgumentTypeError(
+      f"{text!r} is no whole number of at least 1"
+    )
+  return int(text)
 
 
 def whole_numbers(text: str) -> list[int]:
-  return [int(number) for number in text.split(",")]
+  numbers = text.split(",")
+  if not all(number.isdecimal() for number in numbers):
+    raise argparse.ArgumentTypeError(
+      f"{text!r} is no list of whole numbers such as 100,101"
+    )
+  return [int(number) for number in numbers]
 
 
 FOLDER = argument("folder", type=PATH, help="a study's, such as runs/quick")

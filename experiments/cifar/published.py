@@ -6,6 +6,8 @@ It is either a folder of the published `.npy` files, or a TFDS data dir with
 `labels.npy` has their labels.
 """
 
+from collections.abc import Callable
+import functools
 import hashlib
 import os
 import pathlib
@@ -44,12 +46,17 @@ def load(
     DataError: if they are missing or not CIFAR-10-C's.
   """
   name = corruptions.check(name, severity)
+  return _reader(path)(name, severity)
+
+
+def _reader(path: str | os.PathLike) -> Callable[[str, int], Any]:
+  """The function that reads a corruption and severity from a path."""
   path = pathlib.Path(path).expanduser()
   for folder in (path, path / "CIFAR-10-C"):
     if (folder / "labels.npy").is_file():
-      return _from_arrays(folder, name, severity)
+      return functools.partial(_from_arrays, folder)
   if (path / "cifar10_corrupted").is_dir():
-    return _from_tfds(path, name, severity)
+    return functools.partial(_from_tfds, path)
   raise cache.DataError(
     f"{path} has neither a labels.npy beside the .npy files of CIFAR-10-C nor "
     "a cifar10_corrupted prepared by TFDS. Give the folder that has."
@@ -116,12 +123,17 @@ def _from_tfds(data_dir, name, severity):
 
 
 def verify(path: str | os.PathLike) -> dict[str, str | None]:
-  """The problem of each corruption of a published set, or None."""
+  """The problem of each corruption of a published set, or None.
+
+  Raises:
+    DataError: if the path has no published set.
+  """
+  read = _reader(path)
   problems = {}
   for name in corruptions.ALL_CORRUPTIONS:
     try:
       for severity in range(1, 6):
-        load(path, name, severity)
+        read(name, severity)
       problems[name] = None
     except cache.DataError as error:
       problems[name] = str(error)

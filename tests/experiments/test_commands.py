@@ -165,6 +165,27 @@ def test_show_says_what_is_not_compared(tmp_path, monkeypatch, capsys):
   assert "Not in the comparison: 10 runs with epochs=3, which" in shown
 
 
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    (["grokking", "--seeds", "1,x"], "'1,x' is no list of whole numbers"),
+    (["grokking", "--steps", "0"], "'0' is no whole number of at least 1"),
+    (["run", "quick", "--group-size", "x"], "'x' is no whole number"),
+  ],
+)
+def test_options_that_are_no_numbers(monkeypatch, capsys, options, message):
+  with pytest.raises(SystemExit):
+    main(monkeypatch, capsys, *options)
+  assert message in capsys.readouterr().err
+
+
+def test_no_published_images(tmp_path, monkeypatch, capsys):
+  """Are said once, not for each corruption."""
+  with pytest.raises(SystemExit, match="neither a labels.npy"):
+    main(monkeypatch, capsys, "data", "published", tmp_path)
+  assert capsys.readouterr().out == ""
+
+
 def test_output_is_not_of_a_study(tmp_path, monkeypatch, capsys):
   with pytest.raises(SystemExit, match="leave --output out"):
     main(monkeypatch, capsys, "report", tmp_path, "--output", tmp_path)
