@@ -183,6 +183,7 @@ def report_(args: argparse.Namespace) -> None:
     for path in report.write_kept_studies(args.output):
       print(f"Wrote {path}.")
     print(report.write_grokking(args.output))
+    print(f"Wrote {report.write_answer(args.output)}.")
   else:
     print(report.write_study(args.folder))
 

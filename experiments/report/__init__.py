@@ -3,6 +3,7 @@
 Each module computes what the template of its name, in `templates/`, says.
 """
 
+from experiments.report.answer import write as write_answer
 from experiments.report.grokking import write as write_grokking
 from experiments.report.kept import keep as keep
 from experiments.report.replication import write as write_replication
@@ -13,6 +14,7 @@ from experiments.report.study import write_kept as write_kept_studies
 __all__ = [
   "keep",
   "show",
+  "write_answer",
   "write_grokking",
   "write_kept_studies",
   "write_replication",

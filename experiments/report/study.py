@@ -1,6 +1,6 @@
 """The page of one study: by what its pairs of methods differ, and verdicts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import itertools
 import pathlib
@@ -111,9 +111,9 @@ def others(
   return made
 
 
-def means(study: config.Study, found: Results) -> dict[str, Any]:
-  """Every method by every outcome that all of them have."""
-  methods = [m for m in study.optimizers if len(found.seeds([m])) > 1]
+def means(names: Iterable[str], found: Results) -> dict[str, Any]:
+  """Methods with two seeds or more, by every outcome that all of them have."""
+  methods = [m for m in names if len(found.seeds([m])) > 1]
   columns = {
     outcome: {
       m: found.values(
@@ -129,6 +129,17 @@ def means(study: config.Study, found: Results) -> dict[str, Any]:
     if all(outcome.is_in(found, [m]) for m in methods)
   }
   return {"methods": methods, "columns": columns}
+
+
+def plan() -> dict[str, config.Study]:
+  """The studies that PLAN.md has a section for, by name."""
+  known = config.studies()
+  return {name: of for name, (of, _) in known.items() if planned(name)}
+
+
+def is_complete(study: config.Study, found: Results) -> bool:
+  """Whether all of its pairs are there."""
+  return all(has(found, pair) for pair in pairs(study))
 
 
 def planned(name: str) -> str | None:
@@ -164,7 +175,7 @@ def make(study: config.Study, found: Results) -> Page:
     "title": title.rstrip("."),
     "answer": its,
     "others": others(study, found, list(its.rows)),
-    "means": means(study, found),
+    "means": means(study.optimizers, found),
     "plan": planned(study.name),
     "diagrams": len(ended) <= MOST_DIAGRAMS,
     "followed": followed and len(epochs) > 1,
@@ -192,7 +203,10 @@ def write(folder: pathlib.Path) -> str:
   study, found = load(folder)
   path = folder / "report.html"
   make(study, found).write_html(path)
-  facts = {"answer": answer(study, found), "means": means(study, found)}
+  facts = {
+    "answer": answer(study, found),
+    "means": means(study.optimizers, found),
+  }
   said = (markdown(name, facts) for name in ("summary.md", "methods.md"))
   return "\n\n".join([*said, f"The page: {path}"])
 
@@ -207,9 +221,9 @@ def write_kept(output: pathlib.Path | None = None) -> list[pathlib.Path]:
     The pages.
   """
   output, paths = output or kept.FOLDER, []
-  for name, (study, _) in config.studies().items():
+  for name, study in plan().items():
     found = load_kept(study)
-    if planned(name) and all(has(found, pair) for pair in pairs(study)):
+    if is_complete(study, found):
       paths.append(output / f"{name}.md")
       make(study, found).write_markdown(paths[-1])
   return paths
