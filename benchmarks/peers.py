@@ -61,7 +61,7 @@ def in_torch(params, grads, steps: int) -> dict[str, update.Contender]:
   device = "cuda" if on_gpu else "cpu"
   wait = torch.cuda.synchronize if on_gpu else lambda: None
   transform = orthograd()
-  wanted, _ = transform.update(grads, transform.init(params), params)
+  expected, _ = transform.update(grads, transform.init(params), params)
 
   def tensors():
     ws = []
@@ -88,7 +88,7 @@ def in_torch(params, grads, steps: int) -> dict[str, update.Contender]:
       return
     seconds = time.perf_counter() - start
     # All of them overwrite the gradients with the projected ones.
-    check(name, [w.grad for w in ws], wanted)
+    check(name, [w.grad for w in ws], expected)
 
     def run(times):
       for _ in range(times * steps):
@@ -120,9 +120,9 @@ def in_torch(params, grads, steps: int) -> dict[str, update.Contender]:
   return contenders
 
 
-def check(name: str, found: list[Any], wanted: Any) -> None:
+def check(name: str, projected: list[Any], expected: Any) -> None:
   """Raises unless a peer's projected gradients equal this package's."""
-  for x, y in zip(found, wanted, strict=True):
+  for x, y in zip(projected, expected, strict=True):
     x, y = (np.asarray(a, np.float64) for a in (x.cpu().float(), y))
     error = np.linalg.norm(x - y) / np.linalg.norm(y)
     if not error < 1e-3:

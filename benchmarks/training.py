@@ -50,8 +50,8 @@ def network(name: str, batch: int = 64) -> Problem:
 
   def loss(params, inputs):
     images, labels = inputs
-    given = {"params": params, "batch_stats": variables["batch_stats"]}
-    logits, _ = model.apply(given, images, train=True, mutable="batch_stats")
+    both = {"params": params, "batch_stats": variables["batch_stats"]}
+    logits, _ = model.apply(both, images, train=True, mutable="batch_stats")
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     return jnp.mean(losses)
 

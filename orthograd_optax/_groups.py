@@ -251,8 +251,9 @@ def _lookup(
   all_leaves = tree_util.tree_flatten_with_path(params, is_leaf=_absent)[0]
   # An absent node stands for everything below it that mask removed.
   known = lambda path: any(
-    path == its[: len(path)] or (_absent(leaf) and its == path[: len(its)])
-    for its, leaf in all_leaves
+    path == other[: len(path)]
+    or (_absent(leaf) and other == path[: len(other)])
+    for other, leaf in all_leaves
   )
   for path in tree:
     if all_leaves and not known(path):

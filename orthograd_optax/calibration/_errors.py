@@ -131,7 +131,7 @@ def ks_calibration_error(logits: Any, labels: Any) -> jax.Array:
 
   .. math::
 
-    \max_k \Big| \frac{1}{n} \sum_{i \le k} (y_i - f_i) \Big| .
+    \max_k \left| \frac{1}{n} \sum_{i \le k} (y_i - f_i) \right| .
 
   Of examples with equal confidence, only the last counts as k.
 
@@ -287,8 +287,8 @@ def debiased_ece(
 
   .. math::
 
-    \sum_b \frac{n_b}{n} \, \big(
-      2 |\hat e_b| - \mathbb{E}\,|\mathcal{N}(\hat e_b, \sigma_b^2)| \big).
+    \sum_b \frac{n_b}{n} \, \left(
+      2 |\hat e_b| - \mathbb{E}\,|\mathcal{N}(\hat e_b, \sigma_b^2)| \right).
 
   Args:
     logits: array of shape (examples, classes).
@@ -338,8 +338,8 @@ def smooth_ece(
 
   .. math::
 
-    \mathrm{smECE}_\sigma = \int_0^1 \Big| \frac{1}{n} \sum_i
-      K_\sigma(t, f_i) \, (f_i - y_i) \Big| \, dt ,
+    \mathrm{smECE}_\sigma = \int_0^1 \left| \frac{1}{n} \sum_i
+      K_\sigma(t, f_i) \, (f_i - y_i) \right| \, dt ,
 
   at the bandwidth where :math:`\mathrm{smECE}_\sigma = \sigma`, at least 0.001.
   Unlike :func:`ece`, it is continuous in the predictions.

@@ -128,7 +128,7 @@ def logit_norm(
 ) -> Array:
   r"""LogitNorm: the cross-entropy of normalized logits.
 
-  .. math:: -\log \mathrm{softmax}\big(l / (\tau (\|l\| + 10^{-7}))\big)_y
+  .. math:: -\log \mathrm{softmax}\left(l / (\tau (\|l\| + 10^{-7}))\right)_y
 
   Scaling the logits can't lower the loss. Evaluate the model on its plain
   logits, as the authors' code does.

@@ -62,7 +62,7 @@ def brier(logits: Any, labels: Any) -> jax.Array:
 
   .. math::
 
-    \frac{1}{n} \sum_i \sum_k \big(p_i(k) - [k = y_i]\big)^2
+    \frac{1}{n} \sum_i \sum_k \left(p_i(k) - [k = y_i]\right)^2
 
   It is a sum over classes, as Brier defined it, not a mean.
 

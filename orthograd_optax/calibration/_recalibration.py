@@ -97,7 +97,7 @@ def fit_temperature(logits: Any, labels: Any) -> jax.Array:
     labels: integer array of shape (examples,).
 
   Returns:
-    A positive number. Four cases have no minimum. T is 1e-8 if the loss falls
+    A positive number. Four cases are special. T is 1e-8 if the loss falls
     all the way down, usually because every prediction is right. T is 1e8 if the
     loss falls all the way up, usually because the logits carry no information
     about the labels, or the wrong one. T is 1 if all logits of each example are

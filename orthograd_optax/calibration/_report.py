@@ -328,7 +328,7 @@ def _confident_errors(
     predicted = np.asarray(run.logits).argmax(axis=1)
     labels = np.asarray(run.labels)
     wrong = np.flatnonzero(predicted != labels)
-    surest = wrong[np.argsort(-confidence[wrong], kind="stable")[:MAX_ERRORS]]
+    order = np.argsort(-confidence[wrong], kind="stable")[:MAX_ERRORS]
     errors += [
       ConfidentError(
         row=int(run.rows[i]),
@@ -336,7 +336,7 @@ def _confident_errors(
         predicted=predictions.classes[predicted[i]],
         confidence=float(confidence[i]),
       )
-      for i in surest
+      for i in wrong[order]
     ]
   errors.sort(key=lambda e: -e.confidence)
   return errors[:MAX_ERRORS]
@@ -378,8 +378,9 @@ def _notes(
   impossible = int(np.sum(_impossible(first.logits, first.labels)))
   if impossible:
     notes.append(
-      f"{impossible} examples dominate the NLL: their label has a probability "
-      "below 1e-30, so that each adds more than 69 to the sum of losses."
+      f"The label of {impossible} example{'s' if impossible > 1 else ''} has a "
+      "probability below 1e-30. Each adds more than 69 to the sum of losses, "
+      "and dominates the NLL."
     )
   if first.to_fit is None:
     notes.append(

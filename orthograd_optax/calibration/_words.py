@@ -148,10 +148,11 @@ def _gap(report: "Report") -> str:
   else:
     verdict = "On average, yes"
   return (
-    f"{verdict}. Confidence minus accuracy is {points(gap)}. Averaged over "
-    f"bins, the two differ by {percent(report.metrics['ece'], 'points')} (the "
-    "ECE). In the diagram, a bar that ends on the dashed line is calibrated. "
-    "For a calibrated model, bars end within the grey band."
+    f"{verdict}. Confidence minus accuracy is {points(gap)}. The ECE, the mean "
+    "difference over bins, is "
+    f"{percent(report.metrics['ece'], 'points')}. In the diagram, a bar that "
+    "ends on the dashed line is calibrated. For a calibrated model, bars end "
+    "within the grey band."
   )
 
 

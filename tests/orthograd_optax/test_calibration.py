@@ -1124,7 +1124,7 @@ def test_arguments_that_were_meant():
   ):
     with pytest.raises(TypeError, match="'bins'. Did you mean num_bins"):
       metric(logits, labels, bins=15)
-  with pytest.raises(TypeError, match="accuracy has no argument 'top': .*k"):
+  with pytest.raises(TypeError, match="accuracy has no argument 'top'. .*k"):
     calibration.accuracy(logits, labels, top=5)
   with pytest.raises(TypeError, match="'x'.*leave it out"):
     calibration.nll(logits, labels, x=5)
