@@ -147,20 +147,18 @@ def _from_columns(
   table = np.empty((len(columns[others[0]]), len(others)))
   for i, name in enumerate(others):
     table[:, i] = _numbers(path, name, columns[name])
-  sorted_columns: dict[str, Any] = {
+  by_kind: dict[str, Any] = {
     k: np.asarray(columns[v]) for k, v in known.items() if v
   }
   kinds = {_kind(name) for name in others}
   kind = kinds.pop() if len(kinds) == 1 else "predictions"
-  sorted_columns[kind] = table
+  by_kind[kind] = table
   prefix = re.compile(r"^(logits?|prob(abilit(y|ies)|s)?|p)[_ ]", re.I)
   names = [prefix.sub("", name) for name in others]
-  sorted_columns["classes"] = (
-    names
-    if len(names) > 1
-    else _two_classes(path, sorted_columns["labels"], names[0])
+  by_kind["classes"] = (
+    names if len(names) > 1 else _two_classes(path, by_kind["labels"], names[0])
   )
-  return sorted_columns
+  return by_kind
 
 
 def _two_classes(path: pathlib.Path, labels: Any, column: str) -> Any:

@@ -729,7 +729,7 @@ def test_few_examples_and_ties():
   assert np.unique(p).size <= 6
   found = report(calibration.from_probabilities(p), y[1::2])
   assert found.examples == 89
-  assert found.notes[0].startswith("89 examples can't tell")
+  assert found.notes[0].startswith("89 examples can only reveal")
   assert np.isfinite(
     [found.metrics["auroc"].low, found.metrics["ece"].high]
   ).all()
