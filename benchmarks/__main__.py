@@ -1,16 +1,24 @@
-"""What ⊥Grad costs: `make bench`, `python -m benchmarks gpu`.
+"""Measures the cost of ⊥Grad: `make bench`, `python -m benchmarks gpu`.
 
-Times updates of SGD with momentum and weight decay, the parameters' included:
-alone, after this package's ⊥Grad, after the textbook form of it, and as its
-peers make them in PyTorch, where they can be imported (benchmarks/peers.py).
-They take turns in one run, after warm-up, those in PyTorch with SGD once more;
-what counts are the ratios. The floor is what the bytes say at the bandwidth of
-a copy, measured in the same run: SGD reads w, g and momentum and writes two of
-them, and ⊥Grad must read w and g once more before it can write.
+An update is SGD with momentum and weight decay, parameters included. These
+contenders are timed:
 
-`cpu` takes minutes; `gpu` adds bfloat16, whole training steps, and models of
-1 M to 1 B parameters and of 10 to 1000 arrays. With `--name`, rows, table and
-pictures go to benchmarks/results, with the hardware and versions.
+- SGD;
+- SGD after this package's ⊥Grad;
+- SGD after the textbook form of ⊥Grad;
+- ⊥Grad in PyTorch, where it can be imported (benchmarks/peers.py).
+
+Contenders take turns in one run, after warm-up. Compare the ratios, not the
+milliseconds. PyTorch's contenders take turns with SGD in a second round.
+
+The floor is the time to move the bytes, at the bandwidth of a copy measured in
+the same run. SGD reads w, g and momentum, and writes w and momentum. ⊥Grad
+reads w and g once more, before it can write.
+
+`cpu` takes minutes. `gpu` adds bfloat16, whole training steps, and models of
+1 M to 1 B parameters and of 10 to 1000 leaves. With `--name`, rows, table and
+picture are saved in benchmarks/results, with the hardware and versions. `draw`
+measures nothing: it draws the picture again from the rows saved as NAME.
 """
 
 import argparse
@@ -27,6 +35,7 @@ import optax
 
 from benchmarks import peers, training, update
 from experiments import files
+from orthograd_optax import _style, plots
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 HEADER = (
@@ -46,7 +55,19 @@ def updates(
   parallel: bool = True,
   beside: bool = False,
 ):
-  """Rows of updates alone, also if g is nearly ∥ w, and beside the peers'."""
+  """Measures updates alone.
+
+  Args:
+    model: name of the model in the rows.
+    shapes: shapes of the parameters.
+    dtype: dtype of parameters and gradients.
+    parallel: whether to time ⊥Grad also with g nearly parallel to w.
+    beside: whether to time the peers in PyTorch as well.
+
+  Returns:
+    A function of (steps, repeats, bandwidth in bytes a second) that yields
+    rows.
+  """
 
   def measure(steps: int, repeats: int, speed: float) -> Iterator[Row]:
     params, grads = (update.arrays(shapes, dtype, seed) for seed in (0, 1))
@@ -54,15 +75,17 @@ def updates(
       jax.tree.map(lambda w, g: w + g / 8, params, grads) if parallel else None
     )
     contenders = update.in_jax(params, grads, steps, parallel=near)
-    found = [*update.rows(contenders, repeats)]
-    others = peers.in_torch(params, grads, max(steps // 5, 1)) if beside else {}
-    if others:
-      # In turns of their own: after it waited for a host, a GPU may be slow.
-      some = {update.SGD: contenders[update.SGD], **others}
-      first, *rest = update.rows(some, repeats)
-      found += [first | {"step": f"{update.SGD}, beside PyTorch"}, *rest]
+    rows = [*update.rows(contenders, repeats)]
+    in_torch = (
+      peers.in_torch(params, grads, max(steps // 5, 1)) if beside else {}
+    )
+    if in_torch:
+      # A second round: a GPU that waited for its host may be slow afterwards.
+      again = {update.SGD: contenders[update.SGD], **in_torch}
+      sgd, *others = update.rows(again, repeats)
+      rows += [sgd | {"step": f"{update.SGD}, beside PyTorch"}, *others]
     size = sum(map(math.prod, shapes)) / 1e6
-    for row in found:
+    for row in rows:
       sweeps = 1 if row["step"].startswith(update.SGD) else 2
       least = update.least_bytes(params, grads, sweeps)
       about = {"model": model, "leaves": len(shapes), "millions": size}
@@ -74,7 +97,18 @@ def updates(
 def steps_of(
   model: str, problem: Callable[[], training.Problem], alone: bool = False
 ):
-  """Rows of whole training steps, in one program or, if so, one in each."""
+  """Measures whole training steps.
+
+  Args:
+    model: name of the model in the rows.
+    problem: makes parameters, inputs and the function of gradients.
+    alone: whether each step is a program of its own. By default, several steps
+      are one program.
+
+  Returns:
+    A function of (steps, repeats, bandwidth in bytes a second) that yields
+    rows.
+  """
 
   def measure(steps: int, repeats: int, speed: float) -> Iterator[Row]:
     params, inputs, gradients = problem()
@@ -86,9 +120,9 @@ def steps_of(
       "dtype": "float32",
       "floor": None,
     }
-    few = max(steps // 5, 1)  # each takes long enough
-    parts = (1, gradients, steps) if alone else (few, gradients)
-    contenders = update.in_jax(params, inputs, *parts)
+    fewer = max(steps // 5, 1)  # a training step takes longer than an update
+    options = (1, gradients, steps) if alone else (fewer, gradients)
+    contenders = update.in_jax(params, inputs, *options)
     for row in update.rows(contenders, repeats):
       yield about | row
 
@@ -96,7 +130,7 @@ def steps_of(
 
 
 def cases(suite: str):
-  """What to measure."""
+  """Yields the measurements of a suite, ``"cpu"`` or ``"gpu"``."""
   resnet = update.network("resnet18")
   if suite == "cpu":
     yield updates("one matrix", [(4096, 4096)], "float32")
@@ -126,6 +160,7 @@ def cases(suite: str):
 
 
 def about() -> dict[str, Any]:
+  """The hardware and the versions."""
   device = jax.devices()[0]
   return {
     "device": device.device_kind,
@@ -137,7 +172,8 @@ def about() -> dict[str, Any]:
   }
 
 
-def line(row: dict[str, Any]) -> str:
+def line(row: Row) -> str:
+  """A row as a line of the table."""
   low, middle, high = row["over_sgd"]
   floors = "" if row["floor"] is None else f"{row['ms'] / row['floor']:.2f}"
   compiling, temporary = (
@@ -152,12 +188,13 @@ def line(row: dict[str, Any]) -> str:
   )
 
 
-def save(name: str, found: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+def save(name: str, about: dict[str, Any], rows: list[Row]) -> None:
+  """Writes rows (.json) and table (.md) to benchmarks/results."""
   RESULTS.mkdir(exist_ok=True)
-  facts = ", ".join(f"{k} {v}" for k, v in found.items())
+  facts = ", ".join(f"{k} {v}" for k, v in about.items())
   lines = [f"# {facts}", "", HEADER, *map(line, rows)]
   texts = {
-    "json": json.dumps({"about": found, "rows": rows}, indent=1),
+    "json": json.dumps({"about": about, "rows": rows}, indent=1),
     "md": "\n".join(lines) + "\n",
   }
   for suffix, text in texts.items():
@@ -165,32 +202,45 @@ def save(name: str, found: dict[str, Any], rows: list[dict[str, Any]]) -> None:
       temporary.write_text(text, "utf-8")
 
 
-def draw(name: str, rows: list[dict[str, Any]]) -> None:
-  """The cost over the size and over the number of arrays, if measured."""
-  from matplotlib import pyplot as plt
-
+def draw(name: str, device: str, rows: list[Row]) -> None:
+  """Draws time by size and by number of leaves, if both were measured."""
   panels = {"by size": "millions", "by leaves": "leaves"}
   if not all(any(r["model"] == model for r in rows) for model in panels):
     return
-  figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-  for axis, (model, x) in zip(axes, panels.items(), strict=True):
-    some = [row for row in rows if row["model"] == model]
-    for step in dict.fromkeys(row["step"] for row in some):
-      its = [row for row in some if row["step"] == step]
-      axis.loglog([r[x] for r in its], [r["ms"] for r in its], "o-", label=step)
-    floor = [row for row in some if row["step"] == update.OURS]
-    axis.loglog(
-      [r[x] for r in floor], [r["floor"] for r in floor], "k:", label="floor"
-    )
-    axis.set_xlabel(
-      {"millions": "parameters, M", "leaves": "arrays, 36 M parameters"}[x]
-    )
-    axis.set_ylabel("an update, ms")
-    axis.grid(alpha=0.3)
-  axes[0].legend(frameon=False)
-  with files.replacing(RESULTS / f"{name}.png") as temporary:
-    figure.savefig(temporary, format="png", dpi=150)
-  plt.close(figure)
+  title = f"Time of an update on {device}"
+  with _style.figure(8.4, 3.6, title) as figure:
+    axes = figure.subplots(1, 2)
+    for axis, (model, x) in zip(axes, panels.items(), strict=True):
+      _draw_panel(axis, [row for row in rows if row["model"] == model], x)
+    axes[0].set(title="by size (40 leaves)", xlabel="parameters, millions")
+    axes[1].set(title="by number of leaves (36 M parameters)", xlabel="leaves")
+    axes[0].set_ylabel("ms")
+    handles, names = axes[0].get_legend_handles_labels()
+    place = {"loc": "outside lower center", "ncols": 3}
+    figure.legend(handles, names, **place)
+    plots.save(figure, RESULTS / f"{name}.png")
+
+
+def draw_again(name: str) -> None:
+  """Draws the rows that were saved."""
+  saved = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
+  draw(name, saved["about"]["device"], saved["rows"])
+
+
+def _draw_panel(axis: Any, rows: list[Row], x: str) -> None:
+  for i, step in enumerate(dict.fromkeys(row["step"] for row in rows)):
+    of_step = [row for row in rows if row["step"] == step]
+    at = [row[x] for row in of_step]
+    style = _style.line(i)
+    axis.loglog(at, [row["ms"] for row in of_step], label=step, **style)
+    if step in (update.SGD, update.OURS):  # the textbook form has ⊥Grad's
+      floor = [row["floor"] for row in of_step]
+      dots = {"color": style["color"], "linestyle": ":", "linewidth": 1}
+      name = f"floor of {step} (bytes / bandwidth)"
+      axis.loglog(at, floor, label=name, **dots)
+  for scale, keys in ((axis.xaxis, [x]), (axis.yaxis, ["ms", "floor"])):
+    values = [row[key] for row in rows for key in keys]
+    _style.log_ticks(scale, min(values), max(values))
 
 
 def main():
@@ -199,40 +249,49 @@ def main():
     description=__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  parser.add_argument("suite", nargs="?", default="cpu", choices=["cpu", "gpu"])
+  parser.add_argument(
+    "suite", nargs="?", default="cpu", choices=["cpu", "gpu", "draw"]
+  )
   parser.add_argument(
     "--steps",
     type=int,
-    help="updates at a time (cpu 1, gpu 25); a fifth of PyTorch's, and of "
-    "training steps in one program",
+    help="updates in one program (default: cpu 1, gpu 25); a fifth as many for "
+    "PyTorch and for training steps",
   )
   parser.add_argument(
-    "--repeats", type=int, help="of the timing (cpu 15, gpu 9)"
+    "--repeats", type=int, help="timings of each (default: cpu 15, gpu 9)"
   )
-  parser.add_argument("--name", help="of the files in benchmarks/results")
+  parser.add_argument(
+    "--name", help="save as benchmarks/results/NAME.json, .md and .png"
+  )
   args = parser.parse_args()
+  if args.suite == "draw":
+    if not args.name:
+      parser.error("draw needs --name, of the rows to draw.")
+    draw_again(args.name)
+    return
   on_gpu = args.suite == "gpu"
   device = jax.devices()[0]
   if on_gpu and device.platform != "gpu":
     parser.error(
-      f"jax uses {device.device_kind}: `gpu` needs a GPU, and its jaxlib "
-      '(`pip install "jax[cuda12]"`); `cpu` measures this machine.'
+      f"jax uses {device.device_kind}, but `gpu` needs a GPU. Install jax for "
+      'it (`pip install "jax[cuda12]"`), or run `cpu`.'
     )
   steps = args.steps or (25 if on_gpu else 1)
   repeats = args.repeats or (9 if on_gpu else 15)
   speed = update.bandwidth(2048 if on_gpu else 64)
-  found = about() | {"bandwidth": f"{speed / 1e12:.3f} TB/s"}
-  print(", ".join(f"{k} {v}" for k, v in found.items()), "\n", flush=True)
+  facts = about() | {"bandwidth": f"{speed / 1e12:.3f} TB/s"}
+  print(", ".join(f"{k} {v}" for k, v in facts.items()), "\n", flush=True)
   print(HEADER)
-  rows: list[dict[str, Any]] = []
+  rows: list[Row] = []
   for measure in cases(args.suite):
     for row in measure(steps, repeats, speed):
       rows.append(row)
       print(line(row), flush=True)
-    if args.name:  # now: what comes later may be cut off
-      save(args.name, found, rows)
+    if args.name:  # after each case, in case that the run is cut off
+      save(args.name, facts, rows)
   if args.name:
-    draw(args.name, rows)
+    draw(args.name, facts["device"], rows)
 
 
 if __name__ == "__main__":

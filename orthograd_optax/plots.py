@@ -1,16 +1,15 @@
-"""Pictures of calibration: reliability, severity, effects, temperature.
+"""Pictures: reliability, severity, training curves, effects, temperature.
 
 They need matplotlib: ``pip install 'orthograd-optax[plots]'``. Each function
-returns a ``matplotlib.figure.Figure`` that no window or global state knows of;
-:func:`save` writes it. Colours are told apart by the colour-blind, and lines
-also by their style and markers, for print in grey.
+returns a ``matplotlib.figure.Figure`` and touches no global state. :func:`save`
+writes the figure to a file.
 
-Where there are several seeds, lines are means over them, and bands are one
-standard deviation of the seeds on either side.
+With several seeds, a line is the mean over seeds, and its band is one standard
+deviation on either side. Methods differ in colour, line style and marker: the
+colour-blind can tell them apart, also in grey.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-import contextlib
+from collections.abc import Mapping, Sequence
 import io
 import itertools
 import math
@@ -22,37 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from orthograd_optax import calibration, stats
+from orthograd_optax import _style, calibration, stats
 from orthograd_optax.calibration import _bins, _writing
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
-
-# Okabe and Ito, Color Universal Design, 2008.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_LINES = ("-", "--", "-.", ":")  # with these numbers of each, 60 combinations
-_MARKERS = "osD^v"
-_GREY = "0.35"
-_STYLE = {
-  "font.size": 9,
-  "font.family": "DejaVu Sans",
-  "axes.titlesize": 10,
-  "axes.labelsize": 9,
-  "axes.spines.top": False,
-  "axes.spines.right": False,
-  "axes.axisbelow": True,
-  "axes.grid": True,
-  "grid.color": "0.88",
-  "grid.linewidth": 0.6,
-  "hatch.linewidth": 0.6,
-  "legend.frameon": True,
-  "legend.framealpha": 0.85,
-  "legend.edgecolor": "none",
-  "legend.fontsize": 8,
-  "lines.linewidth": 1.5,
-  "lines.markersize": 4.5,
-  "svg.hashsalt": "orthograd-optax",
-}
 
 
 def reliability_diagram(
@@ -61,20 +34,20 @@ def reliability_diagram(
   *,
   title: str | None = None,
 ) -> "Figure":
-  """Accuracy against confidence, with the gap, and where the examples are.
+  """Draws accuracy against confidence, and the share of examples by bin.
 
   Args:
-    reliabilities: what :func:`orthograd_optax.calibration.reliability` gives,
-      with or without a leading axis for seeds, or several of these by name, to
-      be drawn side by side.
-    title: a title above all.
+    reliabilities: a :class:`orthograd_optax.calibration.Reliability`, with or
+      without a leading axis for seeds. Or several of these by name, which are
+      drawn side by side.
+    title: title of the figure.
 
   Returns:
-    A figure with two axes for each: bars of accuracy, over the examples of all
-    seeds, with hatched gaps to the confidence, a band over seeds (in which, as
-    in the bars, each seed has the weight of its examples in that bin), and the
-    mean and standard deviation of the seeds' ECEs; and below it the share of
-    examples in each bin.
+    A figure with two axes for each name. The upper one has bars of accuracy,
+    hatched gaps to the confidence, and the mean ± standard deviation of the
+    seeds' ECEs. With several seeds, it has a band over seeds. In bars and band,
+    a seed has the weight of its examples in that bin. The lower one has the
+    share of examples in each bin.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -89,10 +62,10 @@ def reliability_diagram(
   if isinstance(reliabilities, calibration.Reliability):
     reliabilities = {"": reliabilities}
   if not reliabilities:
-    raise ValueError("There are no reliabilities to draw.")
+    raise ValueError("reliabilities is empty, but must have at least one.")
   columns = len(reliabilities)
-  # A legend of three columns needs the width of two panels.
-  with _figure(max(3.1 * columns + 0.5, 4.2), 4.1, title) as figure:
+  # Leave room for the legend: three columns need the width of two panels.
+  with _style.figure(max(3.1 * columns + 0.5, 4.2), 4.1, title) as figure:
     axes = figure.subplots(
       2,
       columns,
@@ -102,7 +75,7 @@ def reliability_diagram(
       height_ratios=[3, 1],
     )
     for i, (name, seeds) in enumerate(reliabilities.items()):
-      color = _COLORS[i % len(_COLORS)]
+      color = _style.line(i)["color"]
       _draw_reliability(axes[0, i], axes[1, i], seeds, color)
       axes[0, i].set_title(name)
     _finish_reliability(figure, axes, 3 if columns > 1 else 2)
@@ -123,16 +96,16 @@ def _finish_reliability(figure, axes, ncols):
 def report_diagram(
   report: calibration.Report, *, title: str | None = None
 ) -> "Figure":
-  """The reliability diagram of a report, with intervals and a band.
+  """Draws the reliability diagram of a report, with intervals.
 
   Args:
-    report: what :func:`orthograd_optax.calibration.report` gives.
-    title: a title above all.
+    report: a :class:`orthograd_optax.calibration.Report`.
+    title: title of the figure.
 
   Returns:
-    A figure with two axes: bars of accuracy with their intervals, hatched gaps
-    to the confidence, and the band in which a calibrated model's bars would
-    end; and below it the share of examples in each bin.
+    A figure with two axes. The upper one has bars of accuracy with intervals,
+    hatched gaps to the confidence, and the band within which the bars of a
+    calibrated model end. The lower one has the share of examples in each bin.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -148,7 +121,7 @@ def report_diagram(
   low, high = report.band[:, full]
   centre = (np.arange(full.size) + 0.5)[full] / full.size
   level = f"{100 * report.level:g} %"
-  with _figure(4.4, 4.6, title) as figure:
+  with _style.figure(4.4, 4.6, title) as figure:
     axes = figure.subplots(
       2, 1, sharex=True, squeeze=False, height_ratios=[3, 1]
     )
@@ -164,9 +137,9 @@ def report_diagram(
       zorder=3,
       label=f"if calibrated, {level}",
     )
-    _draw_reliability(top, axes[1, 0], bins, _COLORS[0])
+    _draw_reliability(top, axes[1, 0], bins, _style.COLORS[0])
     accuracy = [part.accuracy for part in report.bins if part.count > 0]
-    # An interval over few seeds may be missing, or reach beyond the axis.
+    # An interval over few seeds may be missing, or may not contain the value.
     reach = [
       (max(a.value - a.low, 0), max(a.high - a.value, 0))
       if math.isfinite(a.low)
@@ -191,15 +164,15 @@ def report_diagram(
 def gap_plot(
   parts: Sequence[Any], *, level: float = 0.95, title: str | None = None
 ) -> "Figure":
-  """Confidence less accuracy of classes or groups, with intervals.
+  """Draws confidence − accuracy of classes or groups, with intervals.
 
   Args:
-    parts: ``by_class`` or ``by_group`` of a report; the first 15 are drawn.
-    level: confidence level of the intervals, for the axis.
-    title: a title above all.
+    parts: ``by_class`` or ``by_group`` of a report. The first 15 are drawn.
+    level: confidence level of the intervals, for the label of the axis.
+    title: title of the figure.
 
   Returns:
-    A figure with one axis: on the right of zero, the model is too sure.
+    A figure with one axis. Right of zero, the model is overconfident.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -211,15 +184,15 @@ def gap_plot(
   """
   parts = list(parts)[:15]
   if not parts:
-    raise ValueError("There are no parts to draw.")
-  with _figure(4.4, 0.9 + 0.26 * len(parts), title) as figure:
+    raise ValueError("parts is empty, but must have at least one.")
+  with _style.figure(4.4, 0.9 + 0.26 * len(parts), title) as figure:
     axis = figure.subplots()
-    axis.axvline(0, color=_GREY, linewidth=1)
+    axis.axvline(0, color=_style.GREY, linewidth=1)
     for y, part in enumerate(parts):
       value, low, high = part.gap
       reach = [[value - low], [high - value]] if math.isfinite(low) else None
       axis.errorbar(
-        value, y, xerr=reach, fmt="o", capsize=2.5, color=_COLORS[0]
+        value, y, xerr=reach, fmt="o", capsize=2.5, color=_style.COLORS[0]
       )
     names = [p.name if len(p.name) < 25 else f"{p.name[:24]}…" for p in parts]
     axis.set_yticks(range(len(parts)), names)
@@ -237,12 +210,12 @@ def _draw_reliability(top, bottom, seeds, color):
     )
   if not count.any():
     raise ValueError(
-      "The reliability is of no examples: there is nothing to draw."
+      "The reliability has no examples, but must have at least one."
     )
   if not np.all(np.isfinite(seeds.confidence)):
     raise ValueError(
-      "The reliability has NaN in it: some row of the logits has no softmax. "
-      "Leave that row out, and find out where it comes from."
+      "The reliability has NaNs: some row of the logits has no softmax. Find "
+      "out where that row comes from, or leave it out."
     )
   several = count.ndim == 2 and len(count) > 1
   if count.ndim == 1:
@@ -256,7 +229,7 @@ def _draw_reliability(top, bottom, seeds, color):
   confidence = np.asarray(mean.confidence)[full]
   share = np.asarray(mean.count) / np.sum(mean.count)
 
-  top.plot([0, 1], [0, 1], color=_GREY, linestyle="--", linewidth=1)
+  top.plot([0, 1], [0, 1], color=_style.GREY, linestyle="--", linewidth=1)
   bar = {"width": width, "edgecolor": "white", "linewidth": 0.6}
   top.bar(centre, accuracy, color=color, alpha=0.75, label="accuracy", **bar)
   top.bar(
@@ -316,14 +289,14 @@ def severity_curves(
   severities: Sequence[float] | None = None,
   title: str | None = None,
 ) -> "Figure":
-  """A metric against the severity of corruption, with a band over seeds.
+  """Draws a metric against the severity of corruption.
 
   Args:
-    values: for each optimizer an array of shape (seeds, severities), or
+    values: an array of shape (seeds, severities) for each optimizer, by name;
       (severities,) for one seed.
-    metric: what it is, for the axis.
-    severities: by default 1, 2, 3, ...
-    title: a title above all.
+    metric: name of the metric, for the label of the axis.
+    severities: the severities. By default 1, 2, 3, ...
+    title: title of the figure.
 
   Returns:
     A figure with one axis.
@@ -341,9 +314,10 @@ def severity_curves(
   x = np.arange(1, number + 1) if severities is None else np.asarray(severities)
   if x.shape != (number,):
     raise ValueError(
-      f"severities has shape {x.shape}, but the values have {number} each."
+      f"severities has shape {x.shape}, but must have one number for each "
+      f"value: the values have {number}."
     )
-  with _figure(4.2, 3.1, title) as figure:
+  with _style.figure(4.2, 3.1, title) as figure:
     axis = figure.subplots()
     _draw_curves(axis, x, arrays)
     axis.set(xlabel="severity", ylabel=metric)
@@ -359,15 +333,15 @@ def curves(
   log: bool = False,
   title: str | None = None,
 ) -> "Figure":
-  """Metrics against the epoch, or the severity, with a band over seeds.
+  """Draws metrics against the epoch, the step or the severity.
 
   Args:
-    values: for each metric, and in it for each optimizer, an array of shape
-      (seeds, epochs), or (epochs,) for one seed.
-    x: the epochs at which they were taken.
-    xlabel: what they are, if no epochs.
-    log: whether all metrics are on the same, logarithmic scale.
-    title: a title above all.
+    values: by metric, and then by optimizer, an array of shape (seeds, epochs);
+      (epochs,) for one seed.
+    x: the epochs.
+    xlabel: label of the x axis.
+    log: whether all metrics share one logarithmic scale.
+    title: title of the figure.
 
   Returns:
     A figure with one axis for each metric.
@@ -381,19 +355,20 @@ def curves(
     ... )
   """
   if not values:
-    raise ValueError("There are no values to draw.")
+    raise ValueError("values is empty, but must have at least one.")
   at = np.asarray(x)
   panels = {name: _stack(group, "values") for name, group in values.items()}
   for name, arrays in panels.items():
     if at.shape != (_length(arrays),):
       raise ValueError(
-        f"x has shape {at.shape}, but {name} has {_length(arrays)} values."
+        f"x has shape {at.shape}, but must have one number for each value: "
+        f"{name} has {_length(arrays)}."
       )
   columns = 2 if len(panels) in (2, 4) else min(len(panels), 3)
   lines = math.ceil(len(panels) / columns)
-  # An optimizer looks the same in all of them.
+  # Give an optimizer the same style in all panels.
   names = list(dict.fromkeys(itertools.chain(*values.values())))
-  with _figure(3.1 * columns, 2.6 * lines + 0.4, title) as figure:
+  with _style.figure(3.1 * columns, 2.6 * lines + 0.4, title) as figure:
     grid = figure.subplots(lines, columns, squeeze=False, sharey=log)
     axes = list(grid.flat)
     for (name, arrays), axis in zip(panels.items(), axes, strict=False):
@@ -409,15 +384,15 @@ def curves(
 
 
 def _stack(values: Mapping[str, Any], what: str) -> dict[str, np.ndarray]:
-  """The values, all of them with an axis for seeds."""
+  """The values as arrays of shape (seeds, points)."""
   if not values:
-    raise ValueError("There are no values to draw.")
+    raise ValueError("values is empty, but must have at least one.")
   arrays = {name: np.atleast_2d(np.asarray(v)) for name, v in values.items()}
   levels = {v.shape[-1] for v in arrays.values()}
   if len(levels) > 1 or any(v.ndim != 2 for v in arrays.values()):
     shapes = {name: np.shape(v) for name, v in values.items()}
     raise ValueError(
-      f"values have shapes {shapes}, but must be (seeds, {what}), with the "
+      f"values have the shapes {shapes}, but must be (seeds, {what}), with the "
       f"same {what}."
     )
   return arrays
@@ -441,15 +416,15 @@ def _draw_curves(axis, x, arrays, names=None) -> None:
 def forest_plot(
   table: stats.ComparisonTable, *, title: str | None = None
 ) -> "Figure":
-  """Effect sizes with their intervals, one metric a line.
+  """Draws effect sizes with their intervals, one line for each metric.
 
   Args:
-    table: what :func:`orthograd_optax.stats.compare_table` gives.
-    title: a title above all.
+    table: a :class:`orthograd_optax.stats.ComparisonTable`.
+    title: title of the figure.
 
   Returns:
-    A figure with one axis. Effects whose Holm-adjusted p is below 0.05 are
-    filled, others hollow; infinite ones are arrows at the edge.
+    A figure with one axis. Markers are filled if the Holm-adjusted p is below
+    0.05, and hollow otherwise. Infinite effects are arrows at the edge.
 
   Examples:
     >>> from orthograd_optax import plots, stats
@@ -459,14 +434,14 @@ def forest_plot(
     >>> figure = plots.forest_plot(table)
   """
   rows = list(table.rows.items())
-  with _figure(6.2, 0.9 + 0.28 * len(rows), title) as figure:
+  with _style.figure(6.2, 0.9 + 0.28 * len(rows), title) as figure:
     axis = figure.subplots()
-    axis.axvline(0, color=_GREY, linewidth=1)
+    axis.axvline(0, color=_style.GREY, linewidth=1)
     for y, (name, row) in enumerate(rows):
-      face = _COLORS[0] if table.adjusted[name] < 0.05 else "white"
-      look = {"color": _COLORS[0], "markerfacecolor": face}
+      face = _style.COLORS[0] if table.adjusted[name] < 0.05 else "white"
+      look = {"color": _style.COLORS[0], "markerfacecolor": face}
       if math.isinf(row.d):
-        # Off the axis, at the edge that it lies beyond.
+        # Draw an arrow at the edge.
         edge = axis.get_yaxis_transform()
         side, marker = (0.99, ">") if row.d > 0 else (0.01, "<")
         axis.plot(side, y, marker, transform=edge, **look)
@@ -487,12 +462,12 @@ def forest_plot(
         va="center",
         transform=axis.get_yaxis_transform(),
       )
-    for face, sign in ((_COLORS[0], "<"), ("white", "≥")):
+    for face, sign in ((_style.COLORS[0], "<"), ("white", "≥")):
       axis.plot(
         [],
         [],
         "o",
-        color=_COLORS[0],
+        color=_style.COLORS[0],
         markerfacecolor=face,
         label=f"p (Holm) {sign} 0.05",
       )
@@ -513,15 +488,16 @@ def temperature_curve(
   temperatures: Sequence[float] | None = None,
   title: str | None = None,
 ) -> "Figure":
-  """The loss against the temperature, with its minimum.
+  """Draws the loss against the temperature, with its minimum.
 
   Args:
     logits: array of shape (examples, classes) or (seeds, examples, classes), or
       several of these by name.
     labels: integer array of shape (examples,).
-    temperatures: by default 60 of them, from a quarter of the lowest of the
-      best to four times the highest, as far as these are from 0.01 to 100.
-    title: a title above all.
+    temperatures: the temperatures. By default 60 numbers, from a quarter of the
+      lowest best temperature to four times the highest. For this, best
+      temperatures are clipped to 0.01 and 100.
+    title: title of the figure.
 
   Returns:
     A figure with one axis.
@@ -535,14 +511,17 @@ def temperature_curve(
   """
   named = logits if isinstance(logits, Mapping) else {"": logits}
   if not named:
-    raise ValueError("There are no logits to draw.")
+    raise ValueError("logits is empty, but must have at least one.")
   stacks = {k: jnp.asarray(v) for k, v in named.items()}
   stacks = {k: v[None] if v.ndim == 2 else v for k, v in stacks.items()}
   over_seeds = lambda f: jax.vmap(f, in_axes=(0, None))
   for name, stack in stacks.items():
-    # Outside of vmap, where values can be looked at.
+    # Check here: under vmap, values can't be checked.
     if not np.isfinite(calibration.nll(stack[0], labels)):
-      raise ValueError(f"The loss of {name or 'the logits'} is not finite.")
+      raise ValueError(
+        f"The loss of {name or 'the logits'} is not finite. Leave out examples "
+        "whose logits are not finite."
+      )
   labels = jnp.asarray(labels)
   best = {
     name: np.asarray(over_seeds(calibration.fit_temperature)(stack, labels))
@@ -563,9 +542,9 @@ def temperature_curve(
     one = lambda t: calibration.nll(logits / t, labels)
     return jax.lax.map(one, jnp.asarray(grid))
 
-  with _figure(4.2, 3.1, title) as figure:
+  with _style.figure(4.2, 3.1, title) as figure:
     axis = figure.subplots()
-    axis.axvline(1, color=_GREY, linewidth=1, linestyle=":")
+    axis.axvline(1, color=_style.GREY, linewidth=1, linestyle=":")
     for i, (name, stack) in enumerate(stacks.items()):
       y = np.asarray(over_seeds(losses)(stack, labels))
       style = _draw_line(axis, i, grid, y)
@@ -578,24 +557,20 @@ def temperature_curve(
         axis.plot(middle, np.mean(there), **style)
       axis.plot([], [], **style, label=f"{name}: {text}" if name else text)
     axis.set_xscale("log")
-    steps = (1, 2, 5) if grid.max() < 1000 * grid.min() else (1,)
-    ticker = _matplotlib().ticker
-    axis.xaxis.set_major_locator(ticker.LogLocator(subs=steps))
-    axis.xaxis.set_major_formatter("{x:g}")
-    axis.xaxis.set_minor_locator(ticker.NullLocator())
+    _style.log_ticks(axis.xaxis, grid.min(), grid.max())
     axis.set(xlabel="temperature", ylabel="loss")
     _legend(axis, [axis])
   return figure
 
 
 def save(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
-  """Writes a figure, in the format that the path's suffix names.
+  """Writes a figure to a file. The suffix chooses the format.
 
-  A file that was there is replaced at once, or left as it was.
+  An existing file is replaced only once the new one is complete.
 
   Args:
-    figure: what another function here returned.
-    path: ends in ``.svg``, ``.png`` or ``.pdf``.
+    figure: a figure from this module.
+    path: path of the file, ending in ``.svg``, ``.png`` or ``.pdf``.
 
   Returns:
     The path.
@@ -614,24 +589,24 @@ def save(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
     raise ValueError(
       f"{path} ends in {path.suffix!r}, but must end in .svg, .png or .pdf."
     )
-  # Without a date, the same figure gives the same bytes.
+  # Leave out the date, so that the same figure gives the same bytes.
   date = {".svg": "Date", ".pdf": "CreationDate"}.get(suffix)
   with _writing.replacing(path) as temporary:
-    with _matplotlib().rc_context(_STYLE):
-      figure.draw_without_rendering()  # The layout settles, to the last bit.
+    with _style.matplotlib().rc_context(_style.RC_PARAMS):
+      figure.draw_without_rendering()  # settles the layout, to the last bit
       metadata = {date: None} if date else None
       figure.savefig(temporary, dpi=200, metadata=metadata)
   return path
 
 
 def svg(figure: "Figure") -> str:
-  """A figure as SVG without a background, to put into a page.
+  """Converts a figure to SVG without a background, to put into a page.
 
   Args:
-    figure: what another function here returned.
+    figure: a figure from this module.
 
   Returns:
-    The text of an SVG file; the same figure gives the same text.
+    The text of an SVG file. The same figure gives the same text.
 
   Examples:
     >>> from orthograd_optax import plots
@@ -640,7 +615,7 @@ def svg(figure: "Figure") -> str:
     True
   """
   out = io.StringIO()
-  with _matplotlib().rc_context(_STYLE):
+  with _style.matplotlib().rc_context(_style.RC_PARAMS):
     figure.draw_without_rendering()
     options = {"transparent": True, "metadata": {"Date": None}}
     figure.savefig(out, format="svg", **options)
@@ -649,21 +624,21 @@ def svg(figure: "Figure") -> str:
 
 def _draw_line(axis, i, x, seeds) -> dict[str, Any]:
   """Draws the mean over seeds and its band; returns the style of the line."""
-  color = _COLORS[i % len(_COLORS)]
-  line = _LINES[i % len(_LINES)]
+  style = _style.line(i)
   mean = seeds.mean(axis=0)
-  axis.plot(x, mean, color=color, linestyle=line)
+  axis.plot(x, mean, color=style["color"], linestyle=style["linestyle"])
   if len(seeds) > 1:
     spread = seeds.std(axis=0, ddof=1)
-    axis.fill_between(
-      x, mean - spread, mean + spread, color=color, alpha=0.2, linewidth=0
-    )
-  marker = _MARKERS[i % len(_MARKERS)]
-  return {"color": color, "linestyle": line, "marker": marker}
+    band = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
+    axis.fill_between(x, mean - spread, mean + spread, **band)
+  return style
 
 
 def _legend(where, axes, **place):
-  """A legend of the lines without data, whatever their names begin with."""
+  """A legend of the lines without data.
+
+  matplotlib's own legend leaves out names that begin with an underscore.
+  """
   handles = {
     line.get_label(): line
     for axis in axes
@@ -671,27 +646,3 @@ def _legend(where, axes, **place):
     if not len(line.get_xdata())
   }
   where.legend(handles.values(), handles.keys(), **place)
-
-
-@contextlib.contextmanager
-def _figure(width, height, title) -> Iterator[Any]:
-  """A figure of so many inches, in this module's style."""
-  matplotlib = _matplotlib()
-  with matplotlib.rc_context(_STYLE):
-    figure = matplotlib.figure.Figure((width, height), layout="constrained")
-    if title is not None:
-      figure.suptitle(title, fontsize=11)
-    yield figure
-
-
-def _matplotlib() -> Any:
-  try:
-    import matplotlib
-    import matplotlib.figure
-    import matplotlib.ticker
-  except ImportError as error:
-    raise ImportError(
-      "orthograd_optax.plots needs matplotlib: pip install "
-      "'orthograd-optax[plots]'"
-    ) from error
-  return matplotlib

@@ -1,24 +1,24 @@
-"""Files that are there as a whole, or not at all."""
+"""Writes files completely, or not at all."""
 
 import contextlib
 import os
 import pathlib
-import tempfile
+import secrets
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike):
-  """A temporary name beside the path, which becomes the path at the end."""
+  """Yields a temporary path, and renames that file to ``path`` at the end."""
   path = pathlib.Path(path)
-  handle, name = tempfile.mkstemp(path.suffix, f".{path.stem}-", path.parent)
-  os.close(handle)
+  # Keep the suffix: matplotlib chooses the format by it.
+  name = f".{path.stem}-{secrets.token_hex(4)}{path.suffix}"
+  temporary = path.with_name(name)
+  temporary.touch(exist_ok=False)  # with the permissions of the umask
   try:
-    yield pathlib.Path(name)
-    os.chmod(name, 0o644)
-    os.replace(name, path)
+    yield temporary
+    temporary.replace(path)
   finally:
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(name)
+    temporary.unlink(missing_ok=True)
 
 
 def write_text(path: str | os.PathLike, text: str) -> pathlib.Path:
@@ -28,19 +28,19 @@ def write_text(path: str | os.PathLike, text: str) -> pathlib.Path:
 
 
 class Page:
-  """What is saved as a page, and shows itself in a notebook."""
+  """A result that is saved as a page, and displayed by a notebook."""
 
   def html(self) -> str:
-    """The page, as text; needs matplotlib."""
+    """The page as HTML. Needs matplotlib."""
     raise NotImplementedError
 
   def save(self, path: str | os.PathLike) -> pathlib.Path:
-    """Writes the page, one file of HTML that needs no other; needs matplotlib.
+    """Writes the page as one self-contained HTML file. Needs matplotlib.
 
-    A file that was there is replaced at once, or left as it was.
+    An existing file is replaced only once the new one is complete.
 
     Args:
-      path: of the page.
+      path: path of the page.
 
     Returns:
       The path.

@@ -49,13 +49,19 @@ def test_time_is_that_of_more_updates(monkeypatch):
 
 
 def test_results_are_kept(rows, tmp_path, monkeypatch):
-  pytest.importorskip("matplotlib")
   monkeypatch.setattr(command, "RESULTS", tmp_path)
   command.save("here", command.about(), rows)
-  command.draw("here", rows)
   assert json.loads((tmp_path / "here.json").read_text("utf-8"))["rows"] == rows
   table = (tmp_path / "here.md").read_text("utf-8").splitlines()
   assert len({line.count("|") for line in table[2:]}) == 1
+
+
+def test_saved_rows_are_drawn_again(rows, tmp_path, monkeypatch):
+  pytest.importorskip("matplotlib")
+  monkeypatch.setattr(command, "RESULTS", tmp_path)
+  command.save("here", command.about(), rows)
+  monkeypatch.setattr(sys, "argv", ["benchmarks", "draw", "--name", "here"])
+  command.main()
   assert (tmp_path / "here.png").read_bytes().startswith(b"\x89PNG")
 
 
