@@ -22,14 +22,14 @@ from experiments.studies import (
   table1,
   wide,
 )
-from orthograd_optax import plots
+from orthograd_optax import _style
 
 COLUMNS = ("accuracy", "loss", "scaled_loss", "corrupted_loss", "ece")
 CONSTANT, COSINE = schedules.STUDY.pairs
 # What ⊥Grad adds to a training step of ResNet-18: benchmarks/results/.
 COST = 1.04
 ENSEMBLE = 5
-BLUE = "#0072B2"
+BLUE = _style.COLORS[0]
 
 
 def write(output: pathlib.Path | None = None) -> pathlib.Path:
@@ -130,7 +130,7 @@ def seconds_per_run(found: Results, name: str) -> float:
 
 def figure(found: Results, pairs: list[study.Pair]) -> Any:
   """Loss, and loss after T, against accuracy: from without ⊥Grad to with it."""
-  with plots._figure(7.2, 3.6, None) as drawn:
+  with _style.figure(7.2, 3.6) as drawn:
     panels = drawn.subplots(1, 2, sharex=True, sharey=True)
     for panel, outcome in zip(panels, ("loss", "scaled_loss"), strict=True):
       for pair in pairs:
