@@ -11,6 +11,8 @@ import os
 import pathlib
 import re
 import statistics
+import sys
+import types
 
 import jax
 import pytest
@@ -71,6 +73,9 @@ def test_cells_run(name, tmp_path, monkeypatch):
   # A page may set flags for a JAX that has not started yet.
   for key, value in os.environ.items():
     monkeypatch.setenv(key, value)
+  # A notebook's way to show a picture.
+  display = types.SimpleNamespace(SVG=str)
+  monkeypatch.setitem(sys.modules, "IPython.display", display)
   namespace = {"__name__": "__main__"}
   with jax.numpy_rank_promotion("allow"):  # as users have it
     for cell in cells(name):
