@@ -60,6 +60,8 @@ def test_pages():
     )
 
 
+# Of flax 0.12.0, which goes with jax 0.8.0.
+@pytest.mark.filterwarnings("ignore:jax.ArrayRef is deprecated")
 @pytest.mark.parametrize(
   "name",
   [
