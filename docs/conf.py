@@ -29,6 +29,14 @@ PAGES = [
   "CONTRIBUTING.md",
   "CHANGELOG.md",
 ]
+# Pages below a page whose file is read on its own, too, without a site.
+BELOW = {
+  "experiments/results/README": """
+The replication </experiments/results/replication>
+The replication: appendix </experiments/results/replication_appendix>
+/experiments/results/*
+""",
+}
 
 project = "orthograd-optax"
 author = "The orthograd-optax authors"
@@ -56,6 +64,7 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 myst_ref_domains = ["std"]
 nb_execution_mode = "cache"
+nb_execution_cache_path = str(ROOT / "docs" / "_build" / "executed")
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_merge_streams = True
@@ -79,6 +88,12 @@ html_math_renderer = "mathml"
 copybutton_exclude = ".linenos, .gp, .go"
 
 
+def pages_below(app, docname, content):
+  """Adds a table of contents, which readers see at the side only."""
+  if docname in BELOW:
+    content[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n{BELOW[docname]}```\n"
+
+
 def example_page(app, docname, content):
   """Makes a page of an example: its docstring, its picture, its code."""
   path = pathlib.Path(app.env.doc2path(docname))
@@ -90,7 +105,7 @@ def example_page(app, docname, content):
   picture = path.with_suffix(".png")
   content[0] = "\n\n".join(
     [
-      f"# {title}",
+      f"# {title.removesuffix('.')}",
       text.strip("\n"),
       f"![{title}]({picture.name})" if picture.exists() else "",
       f"## The code\n\n{{download}}`{path.name}`",
@@ -122,6 +137,7 @@ def math(self, node, as_block=False):
 
 
 def setup(app):
+  app.connect("source-read", pages_below)
   app.connect("source-read", example_page)
   app.connect("doctree-read", downloads, priority=100)
   block = functools.partial(math, as_block=True)
