@@ -2,8 +2,8 @@
 
     make docs
 
-A page is a Markdown file, wherever it lies; `PAGES` names them all. Each file of
-examples/ is a page, too: `example_page` makes Markdown of it.
+A page is a Markdown file, wherever it lies; `PAGES` names them all. So is each
+file of examples/: `example_page` makes Markdown of it.
 """
 
 import ast
@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 # docutils knows only \bigl and the like.
 latex2mathml.bigdelimiters |= {"big": 1, "Big": 2}
 PAGES = [
-  "docs/**.md",
+  "docs/*.md",
+  "docs/*/*.md",
   "examples/*.py",
   "experiments/*.md",
   "experiments/results/*.md",
@@ -65,6 +66,7 @@ myst_heading_anchors = 4
 myst_ref_domains = ["std"]
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / "docs" / "_build" / "executed")
+nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_merge_streams = True
@@ -89,9 +91,10 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 
 def pages_below(app, docname, content):
-  """Adds a table of contents, which readers see at the side only."""
+  """Adds a list of the pages below a page."""
   if docname in BELOW:
-    content[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n{BELOW[docname]}```\n"
+    toctree = f"```{{toctree}}\n:maxdepth: 1\n:glob:\n{BELOW[docname]}```"
+    content[0] += f"\n## All pages\n\n{toctree}\n"
 
 
 def example_page(app, docname, content):
@@ -112,6 +115,11 @@ def example_page(app, docname, content):
       f"```python\n{code.strip()}\n```",
     ]
   )
+
+
+def no_constructor(app, what, name, obj, options, signature, returns):
+  """Hides how classes are made: functions return them, with these fields."""
+  return ("", returns) if what == "class" else None
 
 
 def downloads(app, doctree):
@@ -139,6 +147,7 @@ def math(self, node, as_block=False):
 def setup(app):
   app.connect("source-read", pages_below)
   app.connect("source-read", example_page)
+  app.connect("autodoc-process-signature", no_constructor)
   app.connect("doctree-read", downloads, priority=100)
   block = functools.partial(math, as_block=True)
   app.add_html_math_renderer("mathml", (math, None), (block, None))
