@@ -10,6 +10,7 @@ import ast
 import functools
 import importlib.metadata
 import pathlib
+import re
 
 from docutils import nodes
 from docutils.utils.math import MathError, latex2mathml
@@ -122,6 +123,12 @@ def no_constructor(app, what, name, obj, options, signature, returns):
   return ("", returns) if what == "class" else None
 
 
+def short_types(app, what, name, obj, options, lines):
+  """Drops private modules from how the types of fields read."""
+  private = re.compile(r"\borthograd_optax\.(\w+\.)*_")
+  lines[:] = [private.sub(r"~\g<0>", line) for line in lines]
+
+
 def downloads(app, doctree):
   """Lets readers download a file that is linked to and is no page."""
   for link in list(doctree.findall(addnodes.pending_xref)):
@@ -148,6 +155,7 @@ def setup(app):
   app.connect("source-read", pages_below)
   app.connect("source-read", example_page)
   app.connect("autodoc-process-signature", no_constructor)
+  app.connect("autodoc-process-docstring", short_types)
   app.connect("doctree-read", downloads, priority=100)
   block = functools.partial(math, as_block=True)
   app.add_html_math_renderer("mathml", (math, None), (block, None))
