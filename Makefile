@@ -80,7 +80,7 @@ $(VENV)/.docs: $(VENV)/.done
 	@touch $@
 
 docs: $(VENV)/.docs  ## build the site; a warning is an error
-	XLA_FLAGS="$(QUICK_COMPILE) $$XLA_FLAGS" $(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going -c docs -d docs/_build/doctrees . docs/_build/html
+	XLA_FLAGS="$(QUICK_COMPILE) $$XLA_FLAGS" $(BIN)/python -m sphinx --quiet --jobs auto --fresh-env --fail-on-warning --keep-going -c docs -d docs/_build/doctrees . docs/_build/html
 	@echo "The site is at docs/_build/html/index.html"
 
 clean:  ## remove what the other targets made

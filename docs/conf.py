@@ -68,7 +68,7 @@ myst_ref_domains = ["std"]
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / "docs" / "_build" / "executed")
 nb_execution_in_temp = True
-nb_execution_raise_on_error = True
+nb_execution_show_tb = True
 nb_execution_timeout = 120
 nb_merge_streams = True
 
