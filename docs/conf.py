@@ -8,6 +8,7 @@ file of examples/: `example_page` makes Markdown of it.
 
 import ast
 import functools
+import hashlib
 import importlib.metadata
 import pathlib
 import re
@@ -66,10 +67,17 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 myst_ref_domains = ["std"]
 nb_execution_mode = "cache"
-nb_execution_cache_path = str(ROOT / "docs" / "_build" / "executed")
+# Pages run again if their cells, the code or what is installed changes.
+CODE = [
+  *sorted(ROOT.glob("orthograd_optax/**/*.py")),
+  *sorted(ROOT.glob("experiments/**/*.py")),
+  ROOT / "constraints.txt",
+]
+DIGEST = hashlib.sha256(b"".join(p.read_bytes() for p in CODE)).hexdigest()[:16]
+nb_execution_cache_path = str(ROOT / "docs" / "_build" / "executed" / DIGEST)
 nb_execution_in_temp = True
 nb_execution_show_tb = True
-nb_execution_timeout = 120
+nb_execution_timeout = 300
 nb_merge_streams = True
 
 autodoc_member_order = "bysource"
