@@ -59,7 +59,10 @@ source_suffix = {".md": "myst-nb", ".py": "myst-nb"}
 nitpicky = True
 # Other projects' names: looking them up would need a network.
 nitpick_ignore_regex = [
-  (r"py:.*", r"(collections|jax|matplotlib|numpy|np|optax|os|pathlib)\..*"),
+  (
+    r"py:.*",
+    r"(chex|collections|jax|jaxlib|matplotlib|numpy|np|optax|os|pathlib)\..*",
+  ),
   (r"py:class", r"ArrayTree|ConfidentError|Figure|Part"),
 ]
 
