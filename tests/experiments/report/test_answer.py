@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from experiments.report import answer, kept
+from experiments.report import answer, formats, kept, study
+from experiments.studies import schedules
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +74,19 @@ def test_table(page, values):
       mean = np.mean(values[method, part, metric])
       assert number == pytest.approx(mean, abs=0.51 * 10**-digits)
     assert cost == (1.0 if method == "cosine" else answer.COST)
+
+
+def test_readme_says_the_same(page):
+  """Every number of the main README's results on `schedules` is here, too."""
+  text = (kept.FOLDER.parents[1] / "README.md").read_text("utf-8")
+  text = " ".join(text.split())
+  for outcome in ("loss", "ece", "scaled_loss"):
+    row = answer.by_outcome(study.load_kept(schedules.STUDY), answer.COSINE)[
+      outcome
+    ]
+    change = formats.signed(row.change, row.metric)
+    interval = formats.interval(row.interval, row.metric)
+    assert f"{change} {interval}" in page.markdown
+    assert f"{change} {interval}" in text
+    assert formats.mean(row.a, row.metric) in text
+    assert formats.mean(row.b, row.metric) in text
