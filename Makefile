@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-oldest test-tpu test-faults lint types bench dist clean
+.PHONY: help setup demo test test-slow test-all test-oldest test-tpu test-faults lint types bench dist docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -75,5 +75,13 @@ dist: setup  ## build the wheel and the source distribution, and check them
 	$(BIN)/python -m build --quiet --no-isolation
 	$(BIN)/twine check --strict dist/*
 
+$(VENV)/.docs: $(VENV)/.done
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs  ## build the site; a warning is an error
+	XLA_FLAGS="$(QUICK_COMPILE) $$XLA_FLAGS" $(BIN)/python -m sphinx --quiet --jobs auto --fresh-env --fail-on-warning --keep-going -c docs -d docs/_build/doctrees . docs/_build/html
+	@echo "The site is at docs/_build/html/index.html"
+
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) .venv-oldest .venv-tpu dist .jax_cache
+	rm -rf $(VENV) .venv-oldest .venv-tpu dist docs/_build .jax_cache

@@ -58,9 +58,9 @@ def updates(
   """Measures updates alone.
 
   Args:
-    model: its name in the rows.
-    shapes: of its parameters.
-    dtype: of its parameters and gradients.
+    model: name of the model in the rows.
+    shapes: shapes of the parameters.
+    dtype: dtype of parameters and gradients.
     parallel: whether to time ⊥Grad also with g nearly parallel to w.
     beside: whether to time the peers in PyTorch as well.
 
@@ -100,7 +100,7 @@ def steps_of(
   """Measures whole training steps.
 
   Args:
-    model: its name in the rows.
+    model: name of the model in the rows.
     problem: makes parameters, inputs and the function of gradients.
     alone: whether each step is a program of its own. By default, several steps
       are one program.
@@ -229,12 +229,12 @@ def draw_again(name: str) -> None:
 
 def _draw_panel(axis: Any, rows: list[Row], x: str) -> None:
   for i, step in enumerate(dict.fromkeys(row["step"] for row in rows)):
-    its = [row for row in rows if row["step"] == step]
-    at = [row[x] for row in its]
+    of_step = [row for row in rows if row["step"] == step]
+    at = [row[x] for row in of_step]
     style = _style.line(i)
-    axis.loglog(at, [row["ms"] for row in its], label=step, **style)
+    axis.loglog(at, [row["ms"] for row in of_step], label=step, **style)
     if step in (update.SGD, update.OURS):  # the textbook form has ⊥Grad's
-      floor = [row["floor"] for row in its]
+      floor = [row["floor"] for row in of_step]
       dots = {"color": style["color"], "linestyle": ":", "linewidth": 1}
       name = f"floor of {step} (bytes / bandwidth)"
       axis.loglog(at, floor, label=name, **dots)

@@ -1,7 +1,7 @@
-"""What metrics of a stack of logits cost: `python -m benchmarks.calibration`.
+"""Measures the cost of metrics: `python -m benchmarks.calibration`.
 
-Times each metric over seeds × sets of images in one jitted call, after warm-up,
-and gives it as a multiple of the time to read the logits once.
+Times each metric over seeds × sets of images, in one jitted call, after
+warm-up. Prints it as a multiple of the time to read the logits once.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def main():
   print("| | ms | × reading the logits |\n|---|---:|---:|")
   print(f"| reading the logits | {once:.1f} | 1.0 |")
   for name, metric in METRICS.items():
-    # One seed at a time, for those that need room.
+    # Map over one seed at a time, to save memory.
     over_sets = jax.vmap(metric, in_axes=(0, None))
     each = jax.jit(
       lambda z, y, f=over_sets: jax.lax.map(lambda seed: f(seed, y), z)

@@ -1,7 +1,7 @@
-"""What CIFAR-10-C costs: `python -m benchmarks.corruptions`.
+"""Measures the cost of CIFAR-10-C: `python -m benchmarks.corruptions`.
 
-Makes every corruption in every severity, one set at a time as an evaluation
-does, and gives what each took: to compile, and to make.
+Makes every corruption at every severity, one set at a time, as an evaluation
+does. Prints the time of the first call, which compiles, and of the second.
 """
 
 import argparse
@@ -20,7 +20,7 @@ def main():
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument(
-    "--images", type=int, default=10_000, help="in a set (10000)"
+    "--images", type=int, default=10_000, help="images in a set (10000)"
   )
   args = parser.parse_args()
   sample = cache.load_sample().test_images
@@ -35,7 +35,7 @@ def main():
   totals = np.zeros(2)
   for name in names:
     spent = np.zeros(2)
-    # The host's turn comes with jpeg: it takes the images from there.
+    # jpeg runs on the host.
     source = images if name == "jpeg" else on_device
     for severity in range(1, 6):
       for i in range(2):

@@ -1,8 +1,8 @@
-"""What a training step costs: `python -m benchmarks.engine`.
+"""Measures the cost of a training step: `python -m benchmarks.engine`.
 
-Times whole epochs of the engine, after warm-up, for each way to compute the
-convolutions of many runs, with ⊥Grad and without; per step and run, beside the
-arithmetic floor. On one GPU:
+Times whole epochs of the engine, after warm-up, with ⊥Grad and without, for
+each way to compute the convolutions of many runs. Prints milliseconds per step
+and run, beside the time of the arithmetic alone. On one GPU:
 
     python -m benchmarks.engine --model resnet18 --runs 1 10 20 40
 """
@@ -17,20 +17,20 @@ import numpy as np
 from experiments.config import ORTHOGRAD, SGD, Config, Run
 from experiments.engine import memory, train
 
-# Multiplications and additions of a training step, for one image.
+# GFLOP of a training step, for one image.
 GFLOP = {"resnet18": 3.34, "wrn28_10": 31.5, "small": 0.0039}
 PEAK = {"NVIDIA H200": 790.0}  # TFLOP/s in bfloat16, dense, as measured
 
 
 def measure(config: Config, ways: str, runs: int, plain: bool, repeats: int):
-  """Seconds of an epoch, seconds to compile it, and its memory."""
+  """Seconds of each epoch, seconds to compile it, and its memory in bytes."""
   engine = train.Engine(config, convolutions=ways)
   images = train.load_dataset(dataclasses.replace(config, dataset="sample"))
   pair = [SGD, ORTHOGRAD]
   if plain:
     pair = [dataclasses.replace(method, where="none") for method in pair]
-  listed = [Run(pair[i % 2], i // 2) for i in range(runs)]
-  placed = engine.place(listed, images.train_labels)
+  group = [Run(pair[i % 2], i // 2) for i in range(runs)]
+  placed = engine.place(group, images.train_labels)
   arrays = [
     engine.replicate(x) for x in (images.train_images, images.train_labels)
   ]
@@ -41,8 +41,8 @@ def measure(config: Config, ways: str, runs: int, plain: bool, repeats: int):
   times = []
   for epoch in range(1 + repeats):
     start = time.perf_counter()
-    state, found = compiled(state, placed, epoch, *arrays)
-    jax.block_until_ready(found)
+    state, metrics = compiled(state, placed, epoch, *arrays)
+    jax.block_until_ready(metrics)
     times.append(time.perf_counter() - start)
   analysis = compiled.memory_analysis()
   size = (
@@ -57,12 +57,25 @@ def main():
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("--model", default="small", choices=list(GFLOP))
-  parser.add_argument("--runs", type=int, nargs="+", default=[10])
-  parser.add_argument("--methods", nargs="+", default=list(train.CONVOLUTIONS))
-  parser.add_argument("--precision", default="bfloat16")
-  parser.add_argument("--per-class", type=int, default=64)
-  parser.add_argument("--repeats", type=int, default=2)
+  parser.add_argument(
+    "--model", default="small", choices=list(GFLOP), help="network (small)"
+  )
+  parser.add_argument(
+    "--runs", type=int, nargs="+", default=[10], help="runs at once (10)"
+  )
+  parser.add_argument(
+    "--methods",
+    nargs="+",
+    default=list(train.CONVOLUTIONS),
+    help="ways to compute convolutions (all)",
+  )
+  parser.add_argument(
+    "--precision", default="bfloat16", help="dtype (bfloat16)"
+  )
+  parser.add_argument(
+    "--per-class", type=int, default=64, help="images of each class (64)"
+  )
+  parser.add_argument("--repeats", type=int, default=2, help="epochs timed (2)")
   args = parser.parse_args()
   config = Config(
     model=args.model, precision=args.precision, per_class=args.per_class
@@ -83,14 +96,14 @@ def main():
   for method in args.methods:
     for runs in args.runs:
       try:
-        found = [
+        measured = [
           measure(config, method, runs, plain, args.repeats)
           for plain in (False, True)
         ]
       except Exception as error:  # such as out of memory
         print(f"| {method} | {runs} | {str(error).splitlines()[0][:200]} |")
         continue
-      (times, compiling, size), (plain, *_) = found
+      (times, compiling, size), (plain, *_) = measured
       ms, base = (
         1e3 * float(np.median(t)) / steps / runs for t in (times, plain)
       )

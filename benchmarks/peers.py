@@ -1,12 +1,13 @@
-"""⊥Grad elsewhere: PyTorch's, with its fused SGD, as far as it is installed.
+"""⊥Grad in PyTorch, with its fused SGD, as far as it is installed.
 
-- pytorch_optimizer: `pip install pytorch_optimizer`;
-- the authors': `orthograd.py` of the repository
-  LucasPrietoAl/grokking-at-the-edge-of-numerical-stability, in a folder of
-  `PYTHONPATH`: as it is, in a CUDA graph, and its projection by torch.compile.
+- pytorch_optimizer: `pip install pytorch_optimizer`.
+- The authors' code: put `orthograd.py`, from the repository
+  LucasPrietoAl/grokking-at-the-edge-of-numerical-stability, into a folder of
+  `PYTHONPATH`. It is timed eagerly, in a CUDA graph, and with its projection
+  compiled by torch.compile.
 
-Each must make the update that this package makes before it is timed; one that
-does not run is left out, and that is said.
+Before it is timed, each must make the same update as this package. One that
+does not run is left out, with a message.
 """
 
 from collections.abc import Callable
@@ -29,10 +30,11 @@ OPTIONS = {
   "momentum": update.MOMENTUM,
   "weight_decay": update.DECAY,
 }
-COMPILED_LEAVES = 100  # more take torch.compile minutes
+MAX_COMPILED_LEAVES = 100  # torch.compile takes minutes for more
 
 
 def imported(name: str) -> Any:
+  """The module, or None."""
   try:
     return importlib.import_module(name)
   except ImportError:
@@ -40,28 +42,29 @@ def imported(name: str) -> Any:
 
 
 def versions() -> dict[str, str]:
-  found = {}
+  """The versions of the peers that are installed."""
+  installed = {}
   for name in ("torch", "pytorch_optimizer"):
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-      found[name] = importlib.metadata.version(name)
-  return found
+      installed[name] = importlib.metadata.version(name)
+  return installed
 
 
 def in_torch(params, grads, steps: int) -> dict[str, update.Contender]:
-  """Those that can be imported, on the device that jax uses."""
+  """The contenders that can be imported, on the device that jax uses."""
   torch, optimizer = imported("torch"), imported("pytorch_optimizer")
   authors = imported("orthograd")
-  found: dict[str, update.Contender] = {}
+  contenders: dict[str, update.Contender] = {}
   if torch is None:
-    return found
+    return contenders
   on_gpu = jax.devices()[0].platform == "gpu" and torch.cuda.is_available()
   device = "cuda" if on_gpu else "cpu"
   wait = torch.cuda.synchronize if on_gpu else lambda: None
   transform = orthograd()
-  wanted, _ = transform.update(grads, transform.init(params), params)
+  expected, _ = transform.update(grads, transform.init(params), params)
 
   def tensors():
-    made = []
+    ws = []
     for w, g in zip(params, grads, strict=True):
       w, g = (
         torch.from_numpy(np.array(x, np.float32)).to(
@@ -70,8 +73,8 @@ def in_torch(params, grads, steps: int) -> dict[str, update.Contender]:
         for x in (w, g)
       )
       w.grad = g
-      made.append(w)
-    return made
+      ws.append(w)
+    return ws
 
   def add(name: str, make: Callable[[list[Any]], Callable[[], Any]]):
     ws = tensors()
@@ -84,15 +87,15 @@ def in_torch(params, grads, steps: int) -> dict[str, update.Contender]:
       print(f"{name} can't be timed: {error}", file=sys.stderr)
       return
     seconds = time.perf_counter() - start
-    # They write to the gradients, which are orthogonal from now on.
-    check(name, [w.grad for w in ws], wanted)
+    # All of them overwrite the gradients with the projected ones.
+    check(name, [w.grad for w in ws], expected)
 
     def run(times):
       for _ in range(times * steps):
         step()
       wait()
 
-    found[name] = update.Contender(run, steps, seconds)
+    contenders[name] = update.Contender(run, steps, seconds)
 
   def sgd(ws):
     return torch.optim.SGD(ws, fused=True, **OPTIONS)
@@ -104,7 +107,7 @@ def in_torch(params, grads, steps: int) -> dict[str, update.Contender]:
     add(AUTHORS, lambda ws: make(ws).step)
     if on_gpu:
       add(f"{AUTHORS}, CUDA graph", lambda ws: captured(torch, make(ws)))
-      if len(params) <= COMPILED_LEAVES:
+      if len(params) <= MAX_COMPILED_LEAVES:
         project = torch.compile(authors.OrthoGrad._orthogonalize_gradients)
 
         def both(ws):
@@ -114,18 +117,18 @@ def in_torch(params, grads, steps: int) -> dict[str, update.Contender]:
         add(f"{AUTHORS}, torch.compile", both)
   if optimizer is not None:
     add("pytorch_optimizer", lambda ws: optimizer.OrthoGrad(sgd(ws)).step)
-  return found
+  return contenders
 
 
-def check(name: str, found: list[Any], wanted: Any) -> None:
-  """That what it makes of the gradients is what this package makes of them."""
-  for x, y in zip(found, wanted, strict=True):
+def check(name: str, projected: list[Any], expected: Any) -> None:
+  """Raises unless a peer's projected gradients equal this package's."""
+  for x, y in zip(projected, expected, strict=True):
     x, y = (np.asarray(a, np.float64) for a in (x.cpu().float(), y))
     error = np.linalg.norm(x - y) / np.linalg.norm(y)
     if not error < 1e-3:
       raise AssertionError(
-        f"{name} is off by {error:.2g} in an array of shape {y.shape}: it does "
-        "not compute what it is compared with."
+        f"{name} is off by {error:.2g} in an array of shape {y.shape}, but "
+        "must make the same update as this package. Don't compare their times."
       )
 
 

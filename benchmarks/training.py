@@ -1,4 +1,4 @@
-"""Models whose whole training steps are timed, one at a time."""
+"""Models whose whole training steps are timed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +10,12 @@ import optax
 
 from experiments.engine import models
 
+# Parameters, inputs, and a function of both to the gradients.
 Problem = tuple[Any, Any, Callable[[Any, Any], Any]]
 
 
 class Decoder(nn.Module):
-  """A transformer that predicts tokens, as large as GPT-2 medium: 355 M."""
+  """A language model of the size of GPT-2 medium: 355 M parameters."""
 
   depth: int = 24
   width: int = 1024
@@ -40,7 +41,7 @@ class Decoder(nn.Module):
 
 
 def network(name: str, batch: int = 64) -> Problem:
-  """Parameters, a batch, and the gradients of one of the networks."""
+  """The training of a network of the experiments."""
   model = models.MODELS[name](dtype=jnp.bfloat16)
   keys = jax.random.split(jax.random.key(0), 3)
   variables = jax.jit(lambda key: models.init(model, key))(keys[0])
@@ -49,8 +50,8 @@ def network(name: str, batch: int = 64) -> Problem:
 
   def loss(params, inputs):
     images, labels = inputs
-    given = {"params": params, "batch_stats": variables["batch_stats"]}
-    logits, _ = model.apply(given, images, train=True, mutable="batch_stats")
+    both = {"params": params, "batch_stats": variables["batch_stats"]}
+    logits, _ = model.apply(both, images, train=True, mutable="batch_stats")
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     return jnp.mean(losses)
 
@@ -58,7 +59,7 @@ def network(name: str, batch: int = 64) -> Problem:
 
 
 def decoder(batch: int = 8, model: Decoder | None = None) -> Problem:
-  """The same of a transformer."""
+  """The training of a language model."""
   model = model or Decoder()
   keys = jax.random.split(jax.random.key(0), 2)
   shape = batch, model.context + 1

@@ -1,7 +1,7 @@
-"""What each trick of `orthograd_optax/_packing.py` earns on a GPU.
+"""Measures what each trick of `orthograd_optax/_packing.py` saves on a GPU.
 
-Times an update with everything on, and with each trick switched off alone, in
-turns in one run. Rows and table go to `benchmarks/results/NAME_tricks.*`:
+Times an update with all tricks on, and with each one switched off, in turns in
+one run. Rows and table are saved as `benchmarks/results/NAME_tricks.*`:
 
     python -m benchmarks.tricks --name h200
 """
@@ -20,7 +20,7 @@ from benchmarks import update
 from experiments import files
 from orthograd_optax import _packing, orthograd
 
-# How each is switched off: a name of `_packing` and what to put there.
+# To switch a trick off, replace this name of `_packing` by this value.
 TRICKS: dict[str, tuple[str, Any]] = {
   "short vectors packed": ("MAX_PACKED_LENGTH", -1),
   "rows of one length stacked first": ("MAX_STACKED", 1),
@@ -36,7 +36,7 @@ ALL = "all on"
 
 @contextlib.contextmanager
 def without(trick: str):
-  """The package without a trick, as far as it is traced in here."""
+  """Switches a trick off for what is traced within the context."""
   name, value = TRICKS.get(trick, ("MAX_JOINT", _packing.MAX_JOINT))
   jax.clear_caches()
   with mock.patch.object(_packing, name, value):
@@ -45,7 +45,7 @@ def without(trick: str):
 
 
 def measure(model: str, shapes: update.Shapes, steps: int, repeats: int):
-  """A row for each trick: how much longer an update takes without it."""
+  """Yields a row for each trick: the time of an update without it."""
   params, grads = (update.arrays(shapes, "float32", seed) for seed in (0, 1))
   make = lambda transform: update.compiled(transform, params, grads, steps)
   contenders = {update.SGD: make(optax.identity())(grads)}
@@ -67,7 +67,7 @@ def measure(model: str, shapes: update.Shapes, steps: int, repeats: int):
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-  """Without each trick, how much longer an update takes."""
+  """A table of how much longer an update takes without each trick."""
   models = list(dict.fromkeys(row["model"] for row in rows))
   cells = {(row["model"], row["trick"]): row for row in rows}
   first = {row["model"]: row["ms"] for row in rows}
@@ -88,9 +88,15 @@ def main():
     description=__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  parser.add_argument("--steps", type=int, default=25, help="updates at a time")
-  parser.add_argument("--repeats", type=int, default=5, help="of the timing")
-  parser.add_argument("--name", help="of the files in benchmarks/results")
+  parser.add_argument(
+    "--steps", type=int, default=25, help="updates in one program (default: 25)"
+  )
+  parser.add_argument(
+    "--repeats", type=int, default=5, help="timings of each (default: 5)"
+  )
+  parser.add_argument(
+    "--name", help="save as benchmarks/results/NAME_tricks.json and .md"
+  )
   parser.add_argument(
     "--small", action="store_true", help="a small model, to try the command"
   )
@@ -107,7 +113,7 @@ def main():
   for model, shapes in models.items():
     rows += measure(model, shapes, args.steps, args.repeats)
     print(facts, table(rows), sep="\n\n", flush=True)
-    if args.name:  # now: what comes later may be cut off
+    if args.name:  # after each model, in case that the run is cut off
       save(args.name, about, rows)
 
 

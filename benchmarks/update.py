@@ -1,9 +1,10 @@
-"""How long an update takes, given the gradients.
+"""Times an update, given the gradients.
 
-That of SGD with momentum and weight decay, with the parameters': alone, after
-this package's ⊥Grad, and after the textbook form of it. Several updates are one
-program on the device, or training steps a program each, and what counts is how
-much longer more programs take than one, so that no host is waited for.
+An update is SGD with momentum and weight decay, parameters included: alone,
+after this package's ⊥Grad, and after the textbook form of ⊥Grad. One program on
+the device makes several updates; training steps may be one program each. The
+time of an update is the time that more programs take beyond one. Waiting for
+the host therefore does not count.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,20 +23,20 @@ from orthograd_optax import orthograd
 
 Shapes = list[tuple[int, ...]]
 SGD, OURS, TEXTBOOK = "SGD", "⊥Grad", "textbook ⊥Grad"
-PARALLEL = "⊥Grad, g nearly ∥ w"  # where one sweep won't do a CPU
+PARALLEL = "⊥Grad, g nearly ∥ w"
 RATE, MOMENTUM, DECAY = 1e-6, 0.9, 5e-4
-MORE = 3  # programs timed beyond the first
+MORE_PROGRAMS = 3  # programs timed beyond the first
 
 
 def network(name: str) -> Shapes:
-  """The shapes of the parameters of one of the experiments' networks."""
+  """The shapes of the parameters of a network of the experiments."""
   init = lambda key: models.init(models.MODELS[name](), key)
   variables = jax.eval_shape(init, jax.random.key(0))
   return [x.shape for x in jax.tree.leaves(variables["params"])]
 
 
 def decoder(depth: int, width: int, tokens: int = 0) -> Shapes:
-  """The shapes of a transformer, with its embeddings if it has tokens."""
+  """The shapes of a transformer; with tokens, its embeddings too."""
   block: Shapes = [(width, 3 * width), (width, width), (width, 4 * width)]
   block += [(4 * width, width), *[(width,)] * 6, (3 * width,), (4 * width,)]
   ends: Shapes = [(tokens, width), (1024, width), (width,), (width,)]
@@ -43,13 +44,13 @@ def decoder(depth: int, width: int, tokens: int = 0) -> Shapes:
 
 
 def matrices(millions: float, leaves: int) -> Shapes:
-  """As many entries in half as many matrices, and a vector for each."""
+  """Square matrices, and a vector for each: so many leaves and entries."""
   side = max(int((2e6 * millions / leaves) ** 0.5), 1)
   return [(side, side), (side,)] * (leaves // 2)
 
 
 def textbook(eps: float = 1e-30) -> optax.GradientTransformation:
-  """Definition 3.1 as one would write it down, without any care."""
+  """⊥Grad by its definition, leaf by leaf, without any optimization."""
 
   def project(g, w):
     perpendicular = g - jnp.vdot(w, g) / jnp.vdot(w, w) * w
@@ -62,13 +63,13 @@ def textbook(eps: float = 1e-30) -> optax.GradientTransformation:
 
 
 class Contender(NamedTuple):
-  """Something that makes updates.
+  """One of the implementations that are timed.
 
   Attributes:
-    run: makes n times so many updates, and waits for them.
-    updates: how many.
-    compile: seconds that it took to compile.
-    temporary: bytes, beside what it reads and writes.
+    run: ``run(n)`` makes ``n * updates`` updates, and waits for them.
+    updates: number of updates in one call of the program.
+    compile: seconds to compile.
+    temporary: bytes of temporary memory.
   """
 
   run: Callable[[int], Any]
@@ -78,7 +79,7 @@ class Contender(NamedTuple):
 
 
 def arrays(shapes: Shapes, dtype: str, seed: int) -> list[jax.Array]:
-  """Normal numbers; of one draw, which compiles sooner than many."""
+  """Normal numbers, from one draw, which compiles faster than many."""
   ends = np.cumsum([0, *map(math.prod, shapes)])
 
   @jax.jit
@@ -100,17 +101,31 @@ def compiled(
   gradients: Callable[[Any, Any], Any] = lambda params, inputs: inputs,
   programs: int = 1,
 ) -> Callable[[Any], Contender]:
-  """Of inputs, what makes so many updates by the gradients in each program."""
+  """Compiles a program of ``steps`` updates.
+
+  Args:
+    transform: placed before SGD.
+    params: initial parameters.
+    inputs: an example of the inputs of ``gradients``.
+    steps: updates in one program.
+    gradients: a function from (params, inputs) to gradients. By default, the
+      inputs are the gradients.
+    programs: calls of the program in each ``run``.
+
+  Returns:
+    A function from inputs to a :class:`Contender`.
+  """
   optimizer = optax.chain(
     transform,
     optax.add_decayed_weights(DECAY),
-    # Gradients stay the same: larger steps would make w parallel to them.
+    # Use a tiny rate. Gradients are constant, and w would become parallel to
+    # them.
     optax.sgd(RATE, momentum=MOMENTUM, accumulator_dtype=jnp.float32),
   )
 
   def several(carry, inputs):
     def step(_, carry):
-      # Else what depends on the inputs alone were computed once.
+      # Otherwise XLA computes what depends on the inputs alone only once.
       (params, state), given = jax.lax.optimization_barrier((carry, inputs))
       grads = gradients(params, given)
       updates, state = optimizer.update(grads, state, params)
@@ -144,17 +159,27 @@ def compiled(
 def in_jax(
   params: Any, inputs: Any, *args: Any, parallel: Any = None
 ) -> dict[str, Contender]:
-  """What :func:`compiled` makes after each transform; of other inputs, too."""
+  """The contenders in JAX, by name.
+
+  Args:
+    params: initial parameters.
+    inputs: inputs of the gradients.
+    *args: further arguments of :func:`compiled`.
+    parallel: gradients nearly parallel to the parameters, if these are to be
+      timed too.
+  """
   transforms = {SGD: optax.identity(), OURS: orthograd(), TEXTBOOK: textbook()}
-  made = {k: compiled(t, params, inputs, *args) for k, t in transforms.items()}
-  found = {name: make(inputs) for name, make in made.items()}
+  makers = {
+    k: compiled(t, params, inputs, *args) for k, t in transforms.items()
+  }
+  contenders = {name: make(inputs) for name, make in makers.items()}
   if parallel is not None:
-    found[PARALLEL] = made[OURS](parallel)
-  return found
+    contenders[PARALLEL] = makers[OURS](parallel)
+  return contenders
 
 
 def bandwidth(megabytes: int, times: int = 50) -> float:
-  """Bytes a second that are read and written where an array is changed."""
+  """The bandwidth of an in-place change of an array, in bytes a second."""
   change = lambda _, x: x * 1.0001
   run = jax.jit(
     lambda x: jax.lax.fori_loop(0, times, change, x), donate_argnums=0
@@ -166,7 +191,7 @@ def bandwidth(megabytes: int, times: int = 50) -> float:
 
 
 def least_bytes(params, grads, sweeps: int) -> int:
-  """If w and g are swept once, or once more before they can be written."""
+  """The least bytes of an update that sweeps over w and g so many times."""
   w, g = (sum(x.nbytes for x in xs) for xs in (params, grads))
   momentum = sum(4 * x.size for x in params)
   return sweeps * (w + g) + w + 2 * momentum
@@ -181,26 +206,26 @@ def time_of(contender: Contender, times: int) -> float:
 def take_turns(
   contenders: dict[str, Contender], repeats: int
 ) -> dict[str, np.ndarray]:
-  """Milliseconds an update, after a warm-up."""
+  """Times all contenders in turns, after a warm-up; milliseconds an update."""
   times: dict[str, list[float]] = {name: [] for name in contenders}
   for i, (name, contender) in itertools.product(
     range(2 + repeats), contenders.items()
   ):
-    contender.run(1)  # after which caches hold what is its own
-    one, several = (time_of(contender, n) for n in (1, 1 + MORE))
+    contender.run(1)  # fills the caches with its own data
+    one, several = (time_of(contender, n) for n in (1, 1 + MORE_PROGRAMS))
     if i >= 2:
-      more = MORE * contender.updates
-      times[name].append(1e3 * (several - one) / more)
-  return {name: np.array(found) for name, found in times.items()}
+      updates = MORE_PROGRAMS * contender.updates
+      times[name].append(1e3 * (several - one) / updates)
+  return {name: np.array(values) for name, values in times.items()}
 
 
 def rows(
   contenders: dict[str, Contender], repeats: int
 ) -> Iterator[dict[str, Any]]:
-  """A row for each contender."""
+  """Times the contenders, and yields a row for each."""
   times = take_turns(contenders, repeats)
   for name, contender in contenders.items():
-    # Ratios of neighbours in time, so that a busy machine weighs on both.
+    # Divide neighbours in time, so that a busy machine slows both.
     ratios = times[name] / times[SGD]
     yield {
       "step": name,

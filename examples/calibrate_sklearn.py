@@ -2,10 +2,10 @@
 
     python examples/calibrate_sklearn.py
 
-A naive Bayes classifier of handwritten digits is right about 83 % of the time
-and says 99 %. Look at the page that is written, calibrate_sklearn.html: it says
-so, with intervals, and what to do. What it recommends is then fitted, saved as
-JSON, and used as one would at serving time.
+A naive Bayes classifier of handwritten digits is right 83 % of the time, with a
+mean confidence of 99 %. Look at the page, calibrate_sklearn.html: it shows the
+gap, with intervals, and recommends a method. This example then fits that
+method, saves it as JSON, and uses it as a server would.
 """
 
 import pathlib
@@ -26,23 +26,24 @@ def main(output="calibrate_sklearn.png"):
   model = naive_bayes.GaussianNB().fit(x_train, y_train)
   probabilities = model.predict_proba(x_test)
 
-  # The metrics take logits; probabilities become some with the same softmax.
+  # Metrics take logits. These have the probabilities as their softmax.
   logits = calibration.from_probabilities(probabilities)
   report = calibration.report(logits, y_test, name="naive Bayes")
   print(report)
   report.save(output.with_suffix(".html"))
   plots.save(report.plot(), output)
 
-  # Fit on one half, judge by the other.
-  fit, judge = calibration.split(y_test)
+  # Fit on one half of the examples, and evaluate on the other.
+  fit, test = calibration.split(y_test)
   recalibrate = calibration.fit(logits[fit], y_test[fit], report.best)
   path = recalibrate.save(output.with_suffix(".json"))
   serve = jax.jit(calibration.load(path))
-  before = calibration.ece(logits[judge], y_test[judge])
-  after = calibration.ece(serve(logits[judge]), y_test[judge])
+  before = calibration.ece(logits[test], y_test[test])
+  after = calibration.ece(serve(logits[test]), y_test[test])
   right = np.mean(probabilities.argmax(1) == y_test)
-  sure = probabilities.max(1).mean()
-  print(f"right {right:.2f}, sure {sure:.2f}; ECE {before:.3f} → {after:.3f}")
+  confidence = probabilities.max(1).mean()
+  print(f"accuracy {right:.2f}, mean confidence {confidence:.2f}")
+  print(f"ECE {before:.3f} before recalibration, {after:.3f} after")
   return report, float(before), float(after)
 
 

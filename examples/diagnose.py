@@ -1,10 +1,11 @@
-"""Where would ⊥Grad act on your network, and what can be masked?
+"""Where does ⊥Grad act on your network, and which leaves can you mask?
 
     python examples/diagnose.py
 
-`alignment` compares each leaf with its gradient. A kernel that a normalization
-follows is orthogonal to its gradient already (radial share 0): ⊥Grad leaves it
-as it is. Mask such leaves, and an update costs less and does the same.
+`alignment` measures the angle between each leaf and its gradient. Look at the
+radial share: it is 0 for a kernel that a normalization follows, because that
+kernel is orthogonal to its gradient already. Mask such leaves: the update stays
+the same and costs less.
 """
 
 from flax import linen as nn
@@ -40,7 +41,7 @@ def main(steps=100, output="diagnose.png"):
 
     return jax.grad(loss)(params)
 
-  # Biases are zero at first, and have no direction yet: train a little.
+  # Train a little first: biases start at zero, and have no direction.
   watched = orthograd(diagnostics=True)
   optimizer = optax.chain(watched, optax.sgd(0.05, momentum=0.9))
   state, shares = optimizer.init(params), {}
@@ -62,10 +63,10 @@ def main(steps=100, output="diagnose.png"):
     )
 
   mask = lambda tree: jax.tree_util.tree_map_with_path(acts_on, tree)
-  masked, every = orthograd(mask=mask), orthograd()
+  masked, unmasked = orthograd(mask=mask), orthograd()
   grads = grads_of(params)
   a, _ = masked.update(grads, masked.init(params), params)
-  b, _ = every.update(grads, every.init(params), params)
+  b, _ = unmasked.update(grads, unmasked.init(params), params)
   change = optax.tree.norm(optax.tree.sub(a, b)) / optax.tree.norm(b)
   print(f"The masked update differs by {float(change):.1e} of its norm.")
   curves = {"removed share of ‖g‖², %": shares}

@@ -2,9 +2,9 @@
 
     python examples/equinox_mlp.py
 
-Two classes that overlap, so that no network can be right about all points. Look
-at the largest logit: SGD's grows on and on as it learns noise by heart, ⊥Grad's
-stays small, and so do its loss and its calibration error on new points.
+The two classes overlap, so no network can be right about all points. Look at
+the largest logit. With SGD it keeps growing, as the network memorizes noise.
+With ⊥Grad it stays small, and so do the loss and the ECE on new points.
 """
 
 import equinox as eqx
@@ -29,7 +29,7 @@ def loss_and_grads(model, x, labels):
 
 
 def train(optimizer, steps, every):
-  """The largest logits on new points, after every few steps."""
+  """The largest logit on new points every few steps, and final metrics."""
   model = eqx.nn.MLP(2, 2, width_size=128, depth=2, key=jax.random.key(0))
   state = optimizer.init(eqx.filter(model, eqx.is_inexact_array))
   seen, new = data(jax.random.key(1), 200), data(jax.random.key(2), 5_000)
@@ -56,10 +56,10 @@ def main(steps=2_000, every=100, output="equinox_mlp.png"):
     "SGD": optax.sgd(0.1, momentum=0.9),
     "⊥Grad": orthograd_sgd(0.1, momentum=0.9),
   }
-  curves, found = {}, {}
+  curves, metrics = {}, {}
   for name, optimizer in optimizers.items():
-    curves[name], found[name] = train(optimizer, steps, every)
-    top1, loss, ece = (found[name][k] for k in ("accuracy", "nll", "ece"))
+    curves[name], metrics[name] = train(optimizer, steps, every)
+    top1, loss, ece = (metrics[name][k] for k in ("accuracy", "nll", "ece"))
     print(
       f"{name:5} max logit {curves[name][-1]:5.2f}  accuracy {top1:.1%}  "
       f"loss {loss:.3f}  ECE {ece:.3f}"
@@ -67,7 +67,7 @@ def main(steps=2_000, every=100, output="equinox_mlp.png"):
   panels = {"max logit": {name: x[None] for name, x in curves.items()}}
   figure = plots.curves(panels, range(every, steps + 1, every), xlabel="step")
   plots.save(figure, output)
-  return found
+  return metrics
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A Flax NNX classifier with ⊥Grad, and how far its confidence can be trusted.
+"""A Flax NNX classifier with ⊥Grad, before and after temperature scaling.
 
     python examples/flax_nnx.py
 
 Trains a network on noisy labels, with SGD and with ⊥Grad. Look at the
-calibration error (ECE): both are too sure, ⊥Grad less so. A temperature, fitted
-on other examples, mends most of it for either.
+calibration error (ECE): both networks are overconfident, ⊥Grad's less so. A
+temperature, fitted on other examples, removes most of it for both.
 """
 
 from flax import nnx
@@ -25,7 +25,7 @@ class Classifier(nnx.Module):
 
 
 def data(key, n):
-  """Points around five centres, a quarter of them with a random label."""
+  """Points around five centres. A quarter of them get a random label."""
   keys = jax.random.split(key, 4)
   labels = jax.random.randint(keys[0], (n,), 0, 5)
   centres = jax.random.normal(jax.random.key(7), (5, 20))
@@ -59,19 +59,21 @@ def main(steps=1_500, output="flax_nnx.png"):
   momentum = optax.sgd(0.1, momentum=0.9)
   transforms = {"SGD": momentum, "⊥Grad": optax.chain(orthograd(), momentum)}
   x, labels = data(jax.random.key(1), 10_000)
-  fit, judge = calibration.split(labels)
-  found, diagrams = {}, {}
+  fit, test = calibration.split(labels)
+  metrics, diagrams = {}, {}
   for name, transform in transforms.items():
     logits = train(transform, steps)(x)
     t = calibration.fit_temperature(logits[fit], labels[fit])
-    versions = {name: logits[judge], f"{name}, T = {t:.1f}": logits[judge] / t}
+    versions = {name: logits[test], f"{name}, T = {t:.1f}": logits[test] / t}
     for version, scaled in versions.items():
-      found[version] = calibration.evaluate(scaled, labels[judge])
-      diagrams[version] = calibration.reliability(scaled, labels[judge])
-      top1, loss, ece = (found[version][k] for k in ("accuracy", "nll", "ece"))
+      metrics[version] = calibration.evaluate(scaled, labels[test])
+      diagrams[version] = calibration.reliability(scaled, labels[test])
+      top1, loss, ece = (
+        metrics[version][k] for k in ("accuracy", "nll", "ece")
+      )
       print(f"{version:14} accuracy {top1:.1%}  loss {loss:.3f}  ECE {ece:.3f}")
   plots.save(plots.reliability_diagram(diagrams), output)
-  return found
+  return metrics
 
 
 if __name__ == "__main__":

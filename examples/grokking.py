@@ -1,10 +1,11 @@
-"""Addition mod 113: AdamW memorizes, AdamW behind ⊥Grad generalizes.
+"""Addition mod 113: AdamW memorizes, AdamW with ⊥Grad generalizes.
 
     python examples/grokking.py
 
 Two networks learn the same 40 % of all sums a + b mod 113. Look at the other
-60 %: AdamW gets none of them right, ⊥Grad all of them within 150 steps. AdamW
-lowers its loss by growing the weights (Prieto et al., 2025, arXiv:2501.04697).
+60 %. AdamW gets none of them right: it lowers its loss by growing the weights
+(Prieto et al., 2025, arXiv:2501.04697). ⊥Grad gets all of them right within 150
+steps.
 """
 
 import jax
@@ -17,7 +18,7 @@ P = 113
 
 
 def sums(key):
-  """One-hot pairs and their sums: those to train on, and the others."""
+  """One-hot pairs and their sums: 40 % to train on, and the others."""
   a, b = jnp.divmod(jnp.arange(P * P), P)
   x = jnp.concatenate([jax.nn.one_hot(a, P), jax.nn.one_hot(b, P)], axis=1)
   y = (a + b) % P
@@ -27,7 +28,7 @@ def sums(key):
 
 
 def init(key):
-  """A network without biases, as PyTorch initializes it."""
+  """A network without biases, initialized as in PyTorch."""
   shapes = (2 * P, 200), (200, 200), (200, P)
   signs = lambda shape: jax.random.uniform(key, shape, minval=-1, maxval=1)
   return [signs(shape) / shape[0] ** 0.5 for shape in shapes]
@@ -39,7 +40,7 @@ def apply(params, x):
 
 
 def train(optimizer, steps, every):
-  """Accuracies on both parts, after every few steps."""
+  """Accuracies on training and other sums, every few steps."""
   data, unseen = sums(jax.random.key(0))
   state = optimizer.init(params := init(jax.random.key(1)))
   entropy = optax.losses.softmax_cross_entropy_with_integer_labels
@@ -51,29 +52,31 @@ def train(optimizer, steps, every):
     return optax.apply_updates(params, updates), state
 
   right = jax.jit(lambda params, x, y: (apply(params, x).argmax(1) == y).mean())
-  found = []
+  accuracies = []
   for i in range(1, steps + 1):
     params, state = step(params, state)
     if i % every == 0:
-      found.append([100 * right(params, *part) for part in (data, unseen)])
-  return jnp.array(found)
+      accuracies.append([100 * right(params, *part) for part in (data, unseen)])
+  return jnp.array(accuracies)
 
 
 def main(steps=160, every=10, output="grokking.png"):
-  found = {
+  curves = {
     "AdamW": train(optax.adamw(0.01, weight_decay=0.0), steps, every),
     "⊥AdamW": train(orthograd_adamw(0.01, weight_decay=0.0), steps, every),
   }
   panels = {
-    title: {name: both[None, :, i] for name, both in found.items()}
+    title: {name: both[None, :, i] for name, both in curves.items()}
     for i, title in enumerate(["sums trained on, %", "other sums, %"])
   }
   figure = plots.curves(panels, range(every, steps + 1, every), xlabel="step")
   plots.save(figure, output)
-  for name, both in found.items():
+  for name, both in curves.items():
     seen, new = both[-1]
-    print(f"{name:6} knows {seen:.1f} % of its sums, {new:.1f} % of the others")
-  return found
+    print(
+      f"{name:6} right on {seen:.1f} % of training sums, {new:.1f} % of others"
+    )
+  return curves
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python examples/sharded_transformer.py
 
-Layers are stacked along a first axis, for `scan`; `batch_axes` lets ⊥Grad
-project each by itself. Heads and hidden units are sharded over an explicit
-mesh. Look at the last line: ⊥Grad gathers a few partial sums, never a leaf.
+Layers are stacked along axis 0 for `scan`; with `batch_axes`, ⊥Grad projects
+each layer separately. Heads and hidden units are sharded over an explicit mesh.
+Look at the last line: ⊥Grad gathers a few partial sums, and never a leaf.
 """
 
 import math
@@ -20,7 +20,7 @@ import optax
 
 from orthograd_optax import orthograd_adamw, plots
 
-L, D, H, K, TOKENS = 4, 64, 4, 16, 16  # layers, width, heads, their width
+L, D, H, K, TOKENS = 4, 64, 4, 16, 16  # layers, width, heads, width of a head
 LAYERS = {
   "qkv": ((L, 3, D, H, K), P(None, None, None, "model")),
   "out": ((L, H, K, D), P(None, "model")),
@@ -33,7 +33,7 @@ SHAPES = {"embedding": ((TOKENS, D), P()), "layers": LAYERS}
 def layer(x, w):
   q, k, v = jnp.einsum("btd,cdhk->cbthk", jax.nn.standardize(x), w["qkv"])
   heads = jax.nn.dot_product_attention(q, k, v, is_causal=True)
-  # Contractions of sharded axes must say how their results are sharded.
+  # Contracting a sharded axis needs the sharding of the result.
   x += jnp.einsum("bthk,hkd->btd", heads, w["out"], out_sharding=P("data"))
   hidden = jax.nn.relu(jax.nn.standardize(x) @ w["up"])
   return x + jnp.matmul(hidden, w["down"], out_sharding=P("data")), None
@@ -56,7 +56,7 @@ def main(steps=60, output="sharded_transformer.png"):
     return optax.apply_updates(params, updates), state, loss
 
   text = jax.random.randint(jax.random.key(1), (64, 2), 0, TOKENS)
-  for _ in range(30):  # each token is the sum of the two before it, mod 16
+  for _ in range(30):  # each token is the sum of the last two, mod 16
     text = jnp.append(text, text[:, -2:].sum(1, keepdims=True) % TOKENS, 1)
   explicit = (jax.sharding.AxisType.Explicit,) * 2
   with jax.set_mesh(jax.make_mesh((2, 4), ("data", "model"), explicit)):
@@ -72,7 +72,7 @@ def main(steps=60, output="sharded_transformer.png"):
   sent = re.findall(r"\[([\d,]*)\]\S* all-gather\(", program)
   gathered = max(math.prod(map(int, shape.split(","))) for shape in sent)
   print(f"loss {losses[0]:.3f} → {losses[-1]:.3f} after {steps} steps")
-  print(f"{gathered} numbers are gathered at most; a leaf has {L * 4 * D * D}")
+  print(f"largest all-gather: {gathered} numbers; a leaf has {L * 4 * D * D}")
   curve = {"loss": {"⊥AdamW": jnp.array([losses])}}
   plots.save(plots.curves(curve, range(steps), xlabel="step"), output)
   return losses, gathered

@@ -1,4 +1,4 @@
-"""⊥Grad (OrthoGrad) for optax: steps that can't inflate confidence."""
+"""⊥Grad (OrthoGrad) for optax: gradient steps orthogonal to the weights."""
 
 from orthograd_optax._orthograd import Alignment as Alignment
 from orthograd_optax._orthograd import Diagnostics as Diagnostics

@@ -1,4 +1,4 @@
-"""Two sets of runs compared, by one metric or by many."""
+"""Comparisons of two sets of runs, by one metric or several."""
 
 from collections.abc import Mapping
 import csv
@@ -12,22 +12,22 @@ import numpy as np
 
 from orthograd_optax import _significance
 
-FEWEST_RUNS = 5  # in a set, for a verdict
+MIN_RUNS = 5  # in each set, for a verdict
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """Two sets of runs, compared.
+  """A comparison of two sets of runs. It prints as one line.
 
   Attributes:
     mean_a: mean of the first set.
-    mean_b: mean of the second.
+    mean_b: mean of the second set.
     std_a: standard deviation of the first set, unbiased.
-    std_b: standard deviation of the second.
+    std_b: standard deviation of the second set, unbiased.
     n: number of runs in each set.
     d: Cohen's d.
     interval: confidence interval of d.
-    p: of Welch's t-test or, if paired, of the paired one.
+    p: p-value of Welch's t-test or, if paired, of the paired t-test.
     paired: whether the i-th runs share a seed.
     level: confidence level of the interval.
   """
@@ -57,8 +57,8 @@ class Comparison:
 
   @property
   def verdict(self) -> str:
-    """What p says at the level; nothing, with fewer than five runs in a set."""
-    if min(self.n) < FEWEST_RUNS:
+    """What p says at ``level``. Empty with fewer than five runs in a set."""
+    if min(self.n) < MIN_RUNS:
       return ""
     if self.p >= 1 - self.level:
       return "no difference shown"
@@ -77,10 +77,11 @@ def compare(
 ) -> Comparison:
   r"""Compares two sets of runs.
 
-  With ``paired``, the i-th runs share a seed (initial weights, order of the
-  data), which takes the seed's part of the noise out of the difference: p is
-  that of the paired t-test, and the interval is that of the same d in pairs.
-  With the variances :math:`s_a^2, s_b^2` and the covariance :math:`c`, that is
+  Set ``paired`` if the i-th runs share a seed (initial weights, order of the
+  data). Noise that both share then cancels in the difference. Unpaired, p is
+  that of :func:`welch_t_test` and the interval is :func:`cohens_d_interval`.
+  Paired, p is that of :func:`paired_t_test`. The interval is of the same d:
+  with the variances :math:`s_a^2, s_b^2` and the covariance :math:`c`,
 
   .. math::
 
@@ -96,8 +97,8 @@ def compare(
     level: confidence level of the interval.
 
   Returns:
-    A :class:`Comparison`. With fewer than five runs in a set it has numbers and
-    no verdict.
+    A :class:`Comparison`. With fewer than five runs in a set, it has numbers
+    but no verdict.
 
   Examples:
     >>> from orthograd_optax import stats
@@ -145,12 +146,14 @@ def compare(
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonTable:
-  """Comparisons of several metrics, with p-values adjusted for their number.
+  """Comparisons of several metrics, with adjusted p-values.
+
+  It prints as a table in Markdown.
 
   Attributes:
-    names: what the two sets are called.
+    names: names of the two sets.
     rows: a :class:`Comparison` for each metric.
-    adjusted: Holm-adjusted p for each metric.
+    adjusted: the Holm-adjusted p-value of each metric.
   """
 
   names: tuple[str, str]
@@ -158,7 +161,7 @@ class ComparisonTable:
   adjusted: dict[str, float]
 
   def markdown(self) -> str:
-    """The table in Markdown, its columns aligned."""
+    """The table in Markdown, with aligned columns."""
     cells = [[c.replace("|", "\\|") for c in row] for row in self._cells()]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     rule = ["-" * max(widths[0], 3)] + ["-" * (w - 1) + ":" for w in widths[1:]]
@@ -170,11 +173,11 @@ class ComparisonTable:
     return "".join(lines)
 
   def latex(self) -> str:
-    """The table as a LaTeX ``tabular``, which needs no packages."""
+    """The table as a LaTeX ``tabular``. It needs no packages."""
     header, *rows = self._cells()
     lines = [" & ".join(map(_latex, header)) + r" \\"]
     for name, *numbers in rows:
-      # A name that begins with [ or * would be an option of the last \\.
+      # Without {}, LaTeX takes a [ or * after \\ for an option of \\.
       cells = ["{}" + _latex(name), *map(_latex_number, numbers)]
       lines.append(" & ".join(cells) + r" \\")
     columns = "l" + "r" * (len(header) - 1)
@@ -193,7 +196,7 @@ class ComparisonTable:
     return out.getvalue()
 
   def to_dict(self) -> dict[str, dict[str, Any]]:
-    """The table as a dictionary of Python's numbers for each metric."""
+    """A dictionary for each metric, of Python numbers."""
     return {
       name: {
         "mean_a": row.mean_a,
@@ -246,16 +249,16 @@ def compare_table(
   """Compares two sets of runs by several metrics.
 
   Args:
-    a: for each metric, one number for each run: what ``calibration.evaluate``
-      gives under ``jax.vmap``.
+    a: one number for each run, by metric, such as the result of
+      :func:`orthograd_optax.calibration.evaluate` under ``jax.vmap``.
     b: the same metrics of the other set.
     paired: whether the i-th runs share a seed.
-    names: what the sets are called.
+    names: names of the two sets.
     level: confidence level of the intervals.
 
   Returns:
-    A :class:`ComparisonTable`, to print, or to have as Markdown, LaTeX,
-    comma-separated values or a dictionary.
+    A :class:`ComparisonTable`. Print it, or convert it to Markdown, LaTeX, CSV
+    or a dictionary.
 
   Examples:
     >>> from orthograd_optax import stats
@@ -271,11 +274,11 @@ def compare_table(
   """
   if not a or a.keys() != b.keys():
     raise ValueError(
-      f"a has the metrics {sorted(a)} and b has {sorted(b)}: both need the "
-      "same, and at least one."
+      f"a has the metrics {sorted(a)} and b has {sorted(b)}, but both must "
+      "have the same metrics, at least one."
     )
   if len(names) != 2:
-    raise ValueError(f"names is {names}, but there are two sets.")
+    raise ValueError(f"names is {names}, but must have two names.")
   rows = {}
   for name in a:
     try:
@@ -291,7 +294,7 @@ def compare_table(
 
 
 def _number(mean, std) -> str:
-  """A mean with two digits of its standard deviation."""
+  """Mean ± standard deviation, to two digits of the latter."""
   if std == 0:
     return f"{mean:.4g} ± 0"
   digits = 1 - math.floor(math.log10(std))

@@ -1,4 +1,4 @@
-"""Which leaves of a tree form one vector."""
+"""Decides which leaves of a tree form one vector."""
 
 import collections
 from collections.abc import Callable
@@ -18,31 +18,28 @@ BatchAxes = Any  # None, an int, a tuple of them, a pytree of these, a callable
 
 
 class Member(NamedTuple):
-  """A leaf of a group: leaves that form one vector, or a batch of vectors."""
+  """A leaf of a group. A group is one vector, or a batch of vectors."""
 
   path: KeyPath
   param: Any
-  axes: tuple[int, ...]  # to sum over; the others are batch axes
+  axes: tuple[int, ...]  # axes to sum over; the others are batch axes
 
   @property
   def batch(self) -> tuple[int, ...]:
-    """The sizes of its batch axes."""
+    """The sizes of the batch axes."""
     shape = jnp.shape(self.param)
     return tuple(n for i, n in enumerate(shape) if i not in self.axes)
 
 
 def where(path: KeyPath) -> str:
-  """How a path is named in an error message."""
+  """The name of a leaf in error messages."""
   return tree_util.keystr(path) or "the root"
 
 
 def check_partition(partition: Partition) -> None:
-  named = isinstance(partition, str) and partition in (
-    "leaf",
-    "layer",
-    "global",
-  )
-  if not callable(partition) and not named:
+  names = ("leaf", "layer", "global")
+  known = isinstance(partition, str) and partition in names
+  if not callable(partition) and not known:
     raise ValueError(
       "partition must be 'leaf', 'layer', 'global' or a callable from"
       f" (key path, leaf) to a group label, not {partition!r}."
@@ -55,7 +52,7 @@ def is_array(x: Any) -> bool:
 
 
 def static_hint(name: str, value: Any) -> str:
-  """What to add to an error if optax may have made an array of an option."""
+  """A hint for errors: inject_hyperparams turns options into arrays."""
   if not is_array(value):
     return ""
   return f" (Under optax.inject_hyperparams, name {name} in static_args.)"
@@ -66,90 +63,91 @@ def _absent(x: Any) -> bool:
 
 
 def check_mask(name: str, mask: Any) -> None:
-  """Refuses what optax.inject_hyperparams makes of a callable: a number."""
-  lone = isinstance(mask, numbers.Number) or isinstance(mask, np.bool_)
-  if lone or any(map(is_array, jax.tree.leaves(mask))):
+  """Refuses numbers: optax.inject_hyperparams turns a callable into one."""
+  is_number = isinstance(mask, numbers.Number) or isinstance(mask, np.bool_)
+  if is_number or any(map(is_array, jax.tree.leaves(mask))):
     raise TypeError(
-      f"{name} must be a tree of booleans known before anything is traced, or a"
-      f" callable that makes one of the parameters, not {mask!r}. (Under"
-      f" optax.inject_hyperparams, name {name} in static_args.)"
+      f"{name} must be a tree of Python bools, or a callable from the"
+      f" parameters to one, not {mask!r}. (Under optax.inject_hyperparams, name"
+      f" {name} in static_args.)"
     )
 
 
 def floating(tree: Any) -> Any:
-  """The tree with None for leaves that are not of floating point."""
+  """The tree, with None in place of leaves that are not floating-point."""
   keep = lambda x: x if _is_inexact(_dtype(x)) else None
   return jax.tree.map(keep, tree)
 
 
 def check_trees(updates: Any, params: Any) -> None:
-  """Raises an error that names the first leaf that can't be projected."""
+  """Raises for the first leaf that can't be projected, and names it."""
   difference = _difference(updates, params, ())
   if difference:
     raise ValueError(
       "updates and params must be trees of the same structure, but"
-      f" {difference}; pass the parameters that the updates are for."
+      f" {difference}. Pass the parameters that the updates are for."
     )
-  theirs = dict(tree_util.tree_flatten_with_path(params)[0])
+  params_by_path = dict(tree_util.tree_flatten_with_path(params)[0])
   for path, update in tree_util.tree_flatten_with_path(updates)[0]:
-    _check_leaf(path, theirs[path], update)
+    _check_leaf(path, params_by_path[path], update)
 
 
-def _difference(ours: Any, theirs: Any, path: KeyPath) -> str | None:
-  """Where the first structural difference is, and what it is."""
-  if _absent(ours) or tree_util.all_leaves([ours, theirs]):
+def _difference(updates: Any, params: Any, path: KeyPath) -> str | None:
+  """Describes the first difference in structure; None if there is none."""
+  if _absent(updates) or tree_util.all_leaves([updates, params]):
     return None
-  children, theirs_children = (
+  update_children, param_children = (
     dict(
       tree_util.tree_flatten_with_path(x, is_leaf=lambda y, x=x: y is not x)[0]
     )
-    for x in (ours, theirs)
+    for x in (updates, params)
   )
   for keys, others, name in (
-    (children, theirs_children, "updates"),
-    (theirs_children, children, "params"),
+    (update_children, param_children, "updates"),
+    (param_children, update_children, "params"),
   ):
     for key in keys:
       if key not in others:
         return f"{where(path + key)} is only in {name}"
-  if type(ours) is not type(theirs):
-    names = type(ours).__name__, type(theirs).__name__
+  if type(updates) is not type(params):
+    names = type(updates).__name__, type(params).__name__
     return (
       f"{where(path)} is a {names[0]} in updates and a {names[1]} in params"
     )
-  found = (
-    _difference(child, theirs_children[key], path + key)
-    for key, child in children.items()
+  differences = (
+    _difference(child, param_children[key], path + key)
+    for key, child in update_children.items()
   )
-  return next(filter(None, found), None)
+  return next(filter(None, differences), None)
 
 
 def _check_leaf(path: KeyPath, param: Any, update: Any) -> None:
   dtypes = _dtype(param), _dtype(update)
-  for kind, leaf, dtype in zip(
+  for role, leaf, dtype in zip(
     ("parameter", "update"), (param, update), dtypes, strict=True
   ):
     if not _is_inexact(dtype):
-      found = f"dtype {dtype}" if dtype else f"type {type(leaf).__name__}"
+      kind = f"dtype {dtype}" if dtype else f"type {type(leaf).__name__}"
       raise TypeError(
-        f"the {kind} at {where(path)} has {found}, but only floating"
-        "-point leaves, real or complex, can be projected; exclude this one"
-        " with mask, or give None for its update."
+        f"the {role} at {where(path)} has {kind}, but only floating-point"
+        " leaves, real or complex, can be projected. Exclude this leaf with"
+        " mask, or pass None as its update."
       )
   if len({jnp.issubdtype(d, jnp.complexfloating) for d in dtypes}) > 1:
     raise TypeError(
       f"at {where(path)} the parameter has dtype {dtypes[0]} and the update"
-      f" {dtypes[1]}; both must be real or both complex."
+      f" {dtypes[1]}, but both must be real or both complex. Cast one of them."
     )
   if jnp.shape(param) != jnp.shape(update):
     raise ValueError(
       f"at {where(path)} the parameter has shape {jnp.shape(param)} and the"
-      f" update {jnp.shape(update)}; they must be equal."
+      f" update {jnp.shape(update)}, but the shapes must be equal. Pass the"
+      " parameters that the updates are for."
     )
 
 
 def _dtype(x: Any) -> Any:
-  """Of an array or a number; None for anything else, such as a function."""
+  """The dtype of an array or a number; None for other leaves."""
   if isinstance(x, numbers.Number):
     return jnp.result_type(x)
   return getattr(x, "dtype", None)
@@ -164,7 +162,7 @@ def build(
 ) -> dict[str, list[Member]]:
   """The groups of a tree by name, in the order of its leaves.
 
-  Leaves that are not of floating point are in no group.
+  Leaves that are not floating-point are in no group.
   """
   leaves = [
     (path, leaf)
@@ -191,18 +189,18 @@ def _labels(
     for (path, _), label in zip(leaves, labels, strict=True):
       if not _is_label(label):
         raise TypeError(
-          f"partition must give a str, an int or a tuple of these, but for"
-          f" {where(path)} it gave {label!r}, a {type(label).__name__};"
-          " return a name instead."
+          f"partition must return a str, an int or a tuple of these, but for"
+          f" {where(path)} it returned {label!r}, a {type(label).__name__}."
+          " Return a name instead."
         )
     return _distinct(labels, str, repr)
   if partition == "global":
     return ["all"] * len(leaves)
 
-  # A box around one array, such as flax's Partitioned and nnx.Param, adds a
-  # last step ".value" to the path, which names neither a layer nor a leaf.
-  everything = tree_util.tree_flatten_with_path(params, is_leaf=_absent)[0]
-  siblings = collections.Counter(path[:-1] for path, _ in everything)
+  # Drop ".value" at the end of a path: a box around one array, such as flax's
+  # Partitioned or nnx.Param, adds it.
+  all_leaves = tree_util.tree_flatten_with_path(params, is_leaf=_absent)[0]
+  siblings = collections.Counter(path[:-1] for path, _ in all_leaves)
   box = tree_util.GetAttrKey("value")
   paths = [
     path[:-1] if path[-1:] == (box,) and siblings[path[:-1]] == 1 else path
@@ -225,7 +223,7 @@ def _is_label(x: Any) -> bool:
 def _distinct(
   keys: list[Any], short: Callable[[Any], str], full: Callable[[Any], str]
 ) -> list[str]:
-  """Short names of keys; if they clash ("a/b", 1 and "1"), full ones."""
+  """Short names of keys. If two clash ("a/b", 1 and "1"), full names."""
   names = [short(key) for key in keys]
   clash = len(set(names)) < len(set(keys))
   return [full(key) for key in keys] if clash else names
@@ -244,23 +242,24 @@ def _is_axis(x: Any) -> bool:
 def _lookup(
   batch_axes: BatchAxes, params: Any
 ) -> Callable[[KeyPath, Any], Any]:
-  """A function of (key path, leaf) to batch axes as the user gave them."""
-  # A module of equinox is callable and a pytree: it is meant as a pytree.
+  """A function from (key path, leaf) to batch axes, as the user gave them."""
+  # A module of equinox is callable and a pytree. Take it as a pytree.
   if callable(batch_axes) and tree_util.all_leaves([batch_axes]):
     return batch_axes
-  # By path, so that a leaf that mask took away does no harm.
+  # Look up by path: mask may have removed leaves.
   tree = dict(tree_util.tree_flatten_with_path(batch_axes, is_leaf=_is_axes)[0])
-  everything = tree_util.tree_flatten_with_path(params, is_leaf=_absent)[0]
-  # An absent node stands for all that mask took away below it.
+  all_leaves = tree_util.tree_flatten_with_path(params, is_leaf=_absent)[0]
+  # An absent node stands for everything below it that mask removed.
   known = lambda path: any(
-    path == its[: len(path)] or (_absent(leaf) and its == path[: len(its)])
-    for its, leaf in everything
+    path == other[: len(path)]
+    or (_absent(leaf) and other == path[: len(other)])
+    for other, leaf in all_leaves
   )
   for path in tree:
-    if everything and not known(path):
+    if all_leaves and not known(path):
       raise ValueError(
-        f"batch_axes has an entry at {where(path)}, where params have nothing;"
-        " remove it, or give the name that params have."
+        f"batch_axes has an entry at {where(path)}, but params have no leaf"
+        " there. Remove the entry, or use the name that params have."
       )
 
   def find(path, leaf):
@@ -269,8 +268,9 @@ def _lookup(
       if path[:i] in tree:
         return tree[path[:i]]
     raise ValueError(
-      f"batch_axes has nothing for {where(path)}; as a tree, it must have the"
-      " structure of params or a prefix of it, with None where there are none."
+      f"batch_axes has no entry for {where(path)}. A tree of batch axes must"
+      " have the structure of params or a prefix of it. Write None for leaves"
+      " without batch axes."
     )
 
   return find
@@ -279,9 +279,9 @@ def _lookup(
 def _member(path: KeyPath, param: Any, axes: Any) -> Member:
   if not _is_axes(axes):
     raise TypeError(
-      f"batch_axes at {where(path)} must be None, an int or a tuple of ints,"
-      f" known before anything is traced, not {axes!r}. (Under"
-      " optax.inject_hyperparams, name batch_axes in static_args.)"
+      f"batch_axes at {where(path)} must be None, a Python int or a tuple of"
+      f" ints, not {axes!r}. (Under optax.inject_hyperparams, name batch_axes"
+      " in static_args.)"
     )
   shape = jnp.shape(param)
   rank = len(shape)
@@ -290,7 +290,8 @@ def _member(path: KeyPath, param: Any, axes: Any) -> Member:
   if len(batch) < len(axes):
     raise ValueError(
       f"batch_axes at {where(path)} must be axes of a leaf of shape {shape},"
-      f" each once, not {axes}; in a tree or from a callable, None is none."
+      f" each once, not {axes}. For a leaf without batch axes, give None, in a"
+      " tree or from a callable."
     )
   return Member(path, param, tuple(i for i in range(rank) if i not in batch))
 
@@ -302,15 +303,16 @@ def _check_batch(label: str, members: list[Member]) -> None:
       raise ValueError(
         f"the leaves of group {label!r} must have batch axes of the same"
         f" sizes, but {where(first.path)} has {first.batch} and"
-        f" {where(member.path)} has {member.batch}."
+        f" {where(member.path)} has {member.batch}. Choose another partition,"
+        " or other batch_axes."
       )
 
 
 def check_replicas(groups: dict[str, list[Member]], axis_name: Any) -> None:
-  """Refuses leaves replicated over `axis_name` in groups with sharded ones.
+  """Refuses groups that mix leaves replicated and sharded over ``axis_name``.
 
-  Their sums would be counted several times. Under `shard_map(check_vma=True)`
-  types tell which these are.
+  The sums of replicated leaves would be counted once for each device. Under
+  ``shard_map(check_vma=True)`` the types say which leaves are replicated.
   """
   names = {axis_name} if isinstance(axis_name, str) else set(axis_name)
   for label, members in groups.items():
@@ -319,13 +321,13 @@ def check_replicas(groups: dict[str, list[Member]], axis_name: Any) -> None:
       if axes != varying[0]:
         raise ValueError(
           f"in group {label!r}, {where(members[0].path)} varies over the axes"
-          f" {sorted(varying[0])} and {where(member.path)} over {sorted(axes)};"
-          " the leaves of a group must all be sharded over axis_name, or none."
-          " Choose another partition, or shard them alike."
+          f" {sorted(varying[0])} and {where(member.path)} over {sorted(axes)},"
+          " but the leaves of a group must all be sharded over axis_name, or"
+          " none. Choose another partition, or shard them alike."
         )
 
 
 def _varying_axes(x: Any) -> Any:
   kind: Any = jax.typeof(jnp.asarray(x))
-  # jax 0.11 has moved them.
+  # jax 0.11 moved this field.
   return kind.mat.varying if hasattr(kind, "mat") else kind.vma

@@ -1,4 +1,4 @@
-"""⊥Grad (OrthoGrad) as a gradient transformation, and what is built on it."""
+"""⊥Grad (OrthoGrad) as an optax transformation, and its diagnostics."""
 
 import math
 from typing import Any, NamedTuple
@@ -16,12 +16,14 @@ from orthograd_optax import _groups, _projection
 class OrthogradState(NamedTuple):
   """State of :func:`orthograd`, if it has a schedule or keeps diagnostics.
 
+  Read the diagnostics with :func:`read_diagnostics`.
+
   Attributes:
-    count: number of updates so far, if ``strength`` is a schedule.
+    count: the number of updates so far, or ``None`` without a schedule.
     cosine: cos(w, g) of each group at the last update, by the group's name.
-    removed_fraction: the share of ‖g‖² that the projection took away.
-    gate_closed: whether the group got no update, because what was left of its
-      gradient was rounding noise.
+    removed_fraction: the share of ‖g‖² that the projection removed.
+    gate_closed: whether the gate closed. The group then got no update, because
+      only rounding noise was left of its gradient.
   """
 
   count: Any  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -50,74 +52,78 @@ def orthograd(
 ) -> optax.GradientTransformationExtraArgs:
   r"""Projects updates orthogonally to the parameters (⊥Grad, OrthoGrad).
 
-  For each group of parameters :math:`w` (by default each array of the tree)
+  For each vector of parameters :math:`w` (by default each leaf of the tree)
   with updates :math:`g`,
 
   .. math::
 
     g_\perp = g - s \, \frac{\Re\langle w, g\rangle}{\langle w, w\rangle} \, w,
     \qquad
-    \hat g = \frac{\|g\|}{\|g_\perp\| + \varepsilon} \, g_\perp,
+    \hat g = \frac{\|g\|}{\|g_\perp\| + \varepsilon} \, g_\perp .
 
-  so that the loss can't be lowered by scaling a layer up, which in a network
-  that is positively homogeneous in that layer inflates confidence and moves no
-  decision boundary.
+  The loss then can't fall by scaling a layer up. In a network that is
+  positively homogeneous in the layer, that scaling raises confidence and
+  changes no prediction.
 
-  It belongs first in a chain, on the raw gradient. Weight decay placed before
-  it is parallel to the parameters and is removed; momentum after it mixes
-  directions that were orthogonal to earlier parameters.
+  **Order.** Put ``orthograd`` first in a chain, on the raw gradient. Weight
+  decay before it is parallel to the parameters, and is removed. Momentum after
+  it adds steps that were orthogonal to earlier parameters, so the sum is not
+  exactly orthogonal to the present ones.
 
-  What is left of a gradient parallel to its parameter is rounding noise. With
-  renormalization, a group of which no more is left gets no update; that is
-  about 1.2e-6 of the gradient in float32, 2e-3 in float16 and 1.6e-2 in
-  bfloat16 (the coarsest dtype of a group counts). So an array with one element
-  never moves, unless it is zero: exclude scalars by ``mask``, or join them to
-  others by ``partition``. A group of parameters that is exactly zero has no
-  direction, and its updates pass unchanged.
+  **The gate.** If a gradient is parallel to its parameters, only rounding noise
+  is left of it. With renormalization such a vector gets no update. The gate
+  closes at about 1.2e-6 of ‖g‖ in float32, 2e-3 in float16 and 1.6e-2 in
+  bfloat16. The coarsest dtype of a group counts.
 
-  Complex leaves are vectors of twice as many real numbers, and :math:`g` is the
-  direction of steepest ascent. :func:`jax.grad` gives the conjugate of that, so
-  apply ``.conj()`` to its result first, as for every optax optimizer.
+  **Scalars and zeros.** Exclude scalars with ``mask``, or join them to other
+  leaves with ``partition``. A leaf with one entry is parallel to its gradient:
+  it never moves, unless it is zero. Parameters that are exactly zero have no
+  direction, and their updates pass unchanged.
 
-  ``partition`` says which leaves are projected as one vector.
-  :func:`optax.partition` does something else: it gives each label a
-  transformation of its own. ``mask`` is :func:`optax.masked` around this
-  transformation alone; the rest of a chain still sees all leaves.
+  **Complex leaves.** Apply ``.conj()`` to the result of :func:`jax.grad` first,
+  as for every optax optimizer: :func:`jax.grad` returns the conjugate of the
+  direction of steepest ascent. A complex leaf is a vector of twice as many real
+  numbers.
 
-  Under :func:`optax.inject_hyperparams`, name ``batch_axes`` and whatever is a
-  callable but no schedule in ``static_args``.
+  **Other transformations.** :func:`optax.partition` is not ``partition``: it
+  gives each label a transformation of its own. ``mask`` is
+  :func:`optax.masked` around this transformation alone. The rest of a chain
+  still sees all leaves. Under :func:`optax.inject_hyperparams`, name
+  ``batch_axes`` in ``static_args``, and each option that is a callable but not
+  a schedule.
 
   Args:
     renormalize: whether to rescale each projected update to its old norm, as
-      in both papers' experiments. Without, it is never longer than before.
+      in both papers' experiments. Without it, an update never gets longer.
     eps: :math:`\varepsilon` above.
-    strength: :math:`s` above, from 0 (updates pass exactly unchanged, and so do
-      not depend on it) to 1, or a schedule of it. May be a traced value, and
-      with ``batch_axes`` an array with one for each vector, such as for each of
+    strength: :math:`s` above, from 0 to 1, or a schedule of it. At 0, updates
+      pass unchanged, bit for bit. May be a traced value. With ``batch_axes``,
+      may be an array with one number for each vector, such as one for each of
       several models trained at once.
-    partition: what forms a vector: ``"leaf"``, each array; ``"layer"``, arrays
-      with the same parent in the tree, such as kernel and bias; ``"global"``,
-      all arrays; or a callable from (key path, leaf) to a label, a str, an int
-      or a tuple of these, where leaves of equal labels form a vector.
-    batch_axes: axes that index separate vectors in a leaf, such as layers
-      stacked for ``jax.lax.scan``, experts, heads or output channels: an int or
-      a tuple of ints, for all leaves; a tree of these (or ``None``) with the
-      structure of the parameters or a prefix of it (but a tuple of ints always
-      means axes); or a callable from (key path, leaf). In a group of several
-      leaves, their batch axes correspond in ascending order.
-    mask: as in :func:`optax.masked`: a tree of booleans, or a callable that
-      makes one of the parameters; where it is ``False``, updates pass.
-    axis_name: the name (or names) of the axes of ``jax.shard_map`` or
-      ``jax.pmap`` over which the *parameters* are sharded. Leaves replicated
-      over it may be in the tree, but not in a group with sharded ones (an error
-      under ``check_vma=True``, unnoticed without). Not needed under
-      ``jax.jit``, nor for replicated parameters.
-    diagnostics: whether to keep, for each group, cos(w, g), the removed share
-      of ‖g‖² and whether the gate closed: see :class:`OrthogradState`; read
-      them with :func:`read_diagnostics`.
+    partition: which leaves form a vector. ``"leaf"``: each leaf is one.
+      ``"layer"``: leaves with the same parent in the tree form one, such as
+      kernel and bias. ``"global"``: all leaves form one. A callable from (key
+      path, leaf) to a label: leaves of equal labels form one. A label is a str,
+      an int or a tuple of these.
+    batch_axes: axes of a leaf that index separate vectors, such as layers
+      stacked for ``jax.lax.scan``, experts, heads or output channels. An int or
+      a tuple of ints holds for all leaves. A tree of these (or ``None``) has
+      the structure of the parameters or a prefix of it; a tuple of ints always
+      means axes. A callable maps (key path, leaf) to axes. In a group of
+      several leaves, batch axes correspond in ascending order.
+    mask: a tree of booleans, or a callable from the parameters to one, as in
+      :func:`optax.masked`. Where it is ``False``, updates pass unchanged.
+    axis_name: the name or names of the axes of ``jax.shard_map`` or
+      ``jax.pmap`` over which the *parameters* are sharded. Leave it out under
+      ``jax.jit`` and for replicated parameters. The tree may have leaves that
+      are replicated over these axes, but no group may mix them with sharded
+      ones. ``check_vma=True`` makes that an error; without it, the mistake goes
+      unnoticed.
+    diagnostics: whether to keep cos(w, g), the removed share of ‖g‖² and the
+      gate of each group. Read them with :func:`read_diagnostics`.
 
   Returns:
-    An :class:`optax.GradientTransformationExtraArgs`, without state unless
+    An :class:`optax.GradientTransformationExtraArgs`. It has no state unless
     ``strength`` is a schedule or ``diagnostics`` is set.
 
   Examples:
@@ -131,7 +137,7 @@ def orthograd(
     >>> print([f"{u:.3f}" for u in updates["w"]])
     ['-0.400', '0.300']
 
-    Ramped in over 1,000 steps, and watched:
+    Ramp the strength up over 1,000 steps, and keep diagnostics:
 
     >>> ramp = optax.linear_schedule(0.0, 1.0, 1000)
     >>> transform = orthograd(strength=ramp, diagnostics=True)
@@ -170,8 +176,8 @@ def orthograd(
   def record(projections):
     if not diagnostics:
       return dict.fromkeys(_DIAGNOSTICS)
-    # Without any leaf, a lone number: optax.tree.map_params initializes with a
-    # placeholder that has none, and wants a prefix of the real state.
+    # For a tree without leaves, return a scalar. optax.tree.map_params calls
+    # init with such a placeholder, and needs a prefix of the real state.
     return {
       field: {
         name: getattr(projection, field).astype(dtype)
@@ -186,7 +192,7 @@ def orthograd(
       _warn_of_single_entries(_groups.build(params, partition, batch_axes))
     if not stateful:
       return optax.EmptyState()
-    blank = lambda axis_name: jax.eval_shape(
+    shapes_of = lambda axis_name: jax.eval_shape(
       lambda p: record(project(p, p, 1.0, axis_name)[1]),
       _groups.floating(params),
     )
@@ -194,9 +200,9 @@ def orthograd(
       shapes = record({})
     else:
       try:
-        shapes = blank(axis_name)
-      except NameError:  # no such axis: init is called outside of the mapping
-        shapes = blank(None)
+        shapes = shapes_of(axis_name)
+      except NameError:  # init is called outside of the mapped function
+        shapes = shapes_of(None)
     return OrthogradState(
       count=jnp.zeros([], jnp.int32) if callable(strength) else None,
       **jax.tree.map(jnp.zeros_like, shapes),
@@ -206,8 +212,8 @@ def orthograd(
     del extra_args
     if params is None:
       raise ValueError(
-        "orthograd projects updates orthogonally to the parameters, so it needs"
-        " them: call update(updates, state, params)."
+        "orthograd needs the parameters, because it projects updates"
+        " orthogonally to them: call update(updates, state, params)."
       )
     _check_state(state, callable(strength), diagnostics)
     _groups.check_trees(updates, params)
@@ -240,34 +246,35 @@ def orthograd_sgd(
   axis_name: Any = None,
   diagnostics: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
-  r"""Stochastic gradient descent with ⊥Grad, in the order of the papers.
+  r"""SGD with ⊥Grad, in the order of the papers.
 
-  The gradient is projected by :func:`orthograd`, then weight decay is added to
-  it as an l2 penalty's gradient, then momentum is applied:
+  First :func:`orthograd` projects the gradient. Then weight decay is added, as
+  the gradient of an l2 penalty. Then momentum is applied:
 
   .. math::
 
     m \leftarrow \mu m + \hat g + \lambda w, \qquad w \leftarrow w - \eta m.
 
-  So weight decay still shrinks the parameters, and the step as a whole is not
-  orthogonal to them.
+  Weight decay still shrinks the parameters. The step as a whole is therefore
+  not orthogonal to them.
 
   Args:
     learning_rate: :math:`\eta`, a number or a schedule.
-    momentum: :math:`\mu`, or ``None`` to keep no trace.
+    momentum: :math:`\mu`, or ``None`` for no momentum.
     nesterov: whether to use Nesterov momentum.
     weight_decay: :math:`\lambda`.
     weight_decay_mask: which parameters decay, as in
-      :func:`optax.add_decayed_weights`; by default all do.
-    accumulator_dtype: of the momentum; by default that of the parameters.
-    renormalize: this and all that follow are options of :func:`orthograd`.
-    eps: likewise.
-    strength: likewise.
-    partition: likewise.
-    batch_axes: likewise.
-    mask: likewise.
-    axis_name: likewise.
-    diagnostics: likewise.
+      :func:`optax.add_decayed_weights`. By default all do.
+    accumulator_dtype: dtype of the momentum. By default, that of the
+      parameters.
+    renormalize: see :func:`orthograd`.
+    eps: see :func:`orthograd`.
+    strength: see :func:`orthograd`.
+    partition: see :func:`orthograd`.
+    batch_axes: see :func:`orthograd`.
+    mask: which parameters to project; see :func:`orthograd`.
+    axis_name: see :func:`orthograd`.
+    diagnostics: see :func:`orthograd`.
 
   Returns:
     An :class:`optax.GradientTransformationExtraArgs`.
@@ -290,7 +297,7 @@ def orthograd_sgd(
   """
   _groups.check_mask("weight_decay_mask", weight_decay_mask)
   trace = lambda decay: optax.trace(decay, nesterov, accumulator_dtype)
-  # Options are spelled out because inject_hyperparams can't pass on **options.
+  # Spell the options out: inject_hyperparams can't pass on **options.
   return optax.chain(
     orthograd(
       renormalize=renormalize,
@@ -328,30 +335,36 @@ def orthograd_adamw(
   axis_name: Any = None,
   diagnostics: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
-  r"""AdamW with ⊥Grad: the gradient is projected, then :func:`optax.adamw`.
+  r"""AdamW with ⊥Grad: :func:`orthograd`, then :func:`optax.adamw`.
 
-  Weight decay is decoupled, so it still shrinks the parameters. Adam divides
-  each entry by its own scale, so the step is not orthogonal to the parameters.
+  With :math:`\hat g` from :func:`orthograd`,
+
+  .. math::
+
+    w \leftarrow w - \eta \, (\mathrm{Adam}(\hat g) + \lambda w).
+
+  Weight decay is decoupled, and still shrinks the parameters. Adam divides each
+  entry by its own scale. The step is therefore not orthogonal to the
+  parameters.
 
   Args:
-    learning_rate: this and all up to ``weight_decay`` are options of
-      :func:`optax.adamw`.
-    b1: likewise.
-    b2: likewise.
-    eps: likewise; that of :func:`orthograd` is ``projection_eps``.
-    eps_root: likewise.
-    mu_dtype: likewise.
-    weight_decay: likewise.
-    weight_decay_mask: which parameters decay, ``mask`` of :func:`optax.adamw`.
-    nesterov: likewise an option of :func:`optax.adamw`.
-    renormalize: this and all that follow are options of :func:`orthograd`.
-    projection_eps: its ``eps``.
-    strength: likewise.
-    partition: likewise.
-    batch_axes: likewise.
-    mask: which parameters to project, likewise.
-    axis_name: likewise.
-    diagnostics: likewise.
+    learning_rate: :math:`\eta`, a number or a schedule.
+    b1: see :func:`optax.adamw`.
+    b2: see :func:`optax.adamw`.
+    eps: that of :func:`optax.adamw`.
+    eps_root: see :func:`optax.adamw`.
+    mu_dtype: see :func:`optax.adamw`.
+    weight_decay: :math:`\lambda`.
+    weight_decay_mask: which parameters decay; ``mask`` of :func:`optax.adamw`.
+    nesterov: see :func:`optax.adamw`.
+    renormalize: see :func:`orthograd`.
+    projection_eps: ``eps`` of :func:`orthograd`.
+    strength: see :func:`orthograd`.
+    partition: see :func:`orthograd`.
+    batch_axes: see :func:`orthograd`.
+    mask: which parameters to project; see :func:`orthograd`.
+    axis_name: see :func:`orthograd`.
+    diagnostics: see :func:`orthograd`.
 
   Returns:
     An :class:`optax.GradientTransformationExtraArgs`.
@@ -400,12 +413,14 @@ def orthograd_adamw(
 
 
 class Diagnostics(NamedTuple):
-  """What :func:`orthograd` found of a group at the last update.
+  """Diagnostics of one group at the last update.
+
+  With batch axes, each field is an array with one entry for each vector.
 
   Attributes:
-    cosine: cos(w, g); with batch axes, one for each vector.
-    removed_fraction: the share of ‖g‖² that the projection took away.
-    gate_closed: whether the group got no update.
+    cosine: cos(w, g).
+    removed_fraction: the share of ‖g‖² that the projection removed.
+    gate_closed: whether the gate closed, so that there was no update.
   """
 
   cosine: jax.Array
@@ -414,15 +429,16 @@ class Diagnostics(NamedTuple):
 
 
 def read_diagnostics(state: Any) -> dict[str, Diagnostics]:
-  """Reads what ``orthograd(diagnostics=True)`` has kept in a state.
+  """Reads the diagnostics that ``orthograd(diagnostics=True)`` keeps.
 
   Args:
-    state: of an optimizer in which :func:`orthograd` is used, once or several
-      times, as in :func:`optax.partition`.
+    state: the state of an optimizer that has :func:`orthograd` in it, once or
+      several times.
 
   Returns:
-    :class:`Diagnostics` by the group's name. If two instances have groups of
-    one name, all names have the instance's place in the state before them.
+    :class:`Diagnostics` by the group's name. If two instances of
+    :func:`orthograd` have groups of the same name, the instance's place in the
+    state precedes each name.
 
   Examples:
     >>> import jax.numpy as jnp, optax
@@ -436,33 +452,35 @@ def read_diagnostics(state: Any) -> dict[str, Diagnostics]:
   """
   is_ours = lambda x: isinstance(x, OrthogradState)
   leaves, _ = tree_util.tree_flatten_with_path(state, is_leaf=is_ours)
-  kept = [
+  states = [
     (p, x) for p, x in leaves if is_ours(x) and isinstance(x.cosine, dict)
   ]
-  if not kept:
+  if not states:
     raise ValueError(
       f"this state, of type {type(state).__name__}, has no diagnostics of"
-      " orthograd; give orthograd the option diagnostics=True, and call init."
+      " orthograd. Pass diagnostics=True to orthograd, and call init again."
     )
-  names = [name for _, x in kept for name in x.cosine]
-  apart = len(set(names)) < len(names)
+  names = [name for _, x in states for name in x.cosine]
+  clash = len(set(names)) < len(names)
   return {
-    f"{tree_util.keystr(path)} {name}" if apart else name: Diagnostics(
+    f"{tree_util.keystr(path)} {name}" if clash else name: Diagnostics(
       x.cosine[name], x.removed_fraction[name], x.gate_closed[name]
     )
-    for path, x in kept
+    for path, x in states
     for name in x.cosine
   }
 
 
 class Alignment(NamedTuple):
-  """Where gradients lie relative to their parameters, by group.
+  """The angle between parameters and gradients of each group, by its name.
+
+  It prints as a table. With batch axes, the first two fields are arrays with
+  one entry for each vector.
 
   Attributes:
-    cosine: cos(w, g) of each group, by the group's name; with batch axes, an
-      array with one entry for each vector.
-    radial_fraction: cosine², the share of ‖g‖² that ⊥Grad would remove.
-    size: the number of entries in each group.
+    cosine: cos(w, g).
+    radial_fraction: cos², the share of ‖g‖² that ⊥Grad would remove.
+    size: the number of entries in the group.
   """
 
   cosine: dict[str, jax.Array]
@@ -470,7 +488,7 @@ class Alignment(NamedTuple):
   size: dict[str, int]
 
   def __str__(self) -> str:
-    """A table; of a group of many vectors, the mean over them."""
+    """A table, with the mean over the vectors of a group."""
     width = max([len("group"), *map(len, self.size)])
     header = f"{'group':{width}}  {'size':>10}  {'cos(w, g)':>10}  radial share"
     rows = [
@@ -488,11 +506,12 @@ def alignment(
   partition: _groups.Partition = "leaf",
   batch_axes: _groups.BatchAxes = None,
 ) -> Alignment:
-  """Tells where :func:`orthograd` would act on a network, and how much.
+  """Tells on which leaves :func:`orthograd` would act, and how strongly.
 
-  A parameter tensor followed by a normalization has a gradient orthogonal to it
-  already, and ⊥Grad leaves it as it is. To be called outside the training loop;
-  inside one, see the option ``diagnostics`` of :func:`orthograd`.
+  Call it outside the training loop. Inside the loop, use
+  ``orthograd(diagnostics=True)``. Expect a radial share of 0 where a
+  normalization follows a kernel: that kernel's gradient is orthogonal to it
+  already, and ⊥Grad leaves it unchanged.
 
   Args:
     updates: gradients of a loss with respect to ``params``.
@@ -515,11 +534,13 @@ def alignment(
   """
   _groups.check_partition(partition)
   _groups.check_trees(updates, params)
-  _, found = _project(updates, params, partition, batch_axes)
+  _, projections = _project(updates, params, partition, batch_axes)
   groups = _groups.build(params, partition, batch_axes)
   return Alignment(
-    cosine={name: p.cosine for name, p in found.items()},
-    radial_fraction={name: p.removed_fraction for name, p in found.items()},
+    cosine={name: p.cosine for name, p in projections.items()},
+    radial_fraction={
+      name: p.removed_fraction for name, p in projections.items()
+    },
     size={
       name: sum(jnp.size(member.param) for member in members)
       for name, members in groups.items()
@@ -528,7 +549,7 @@ def alignment(
 
 
 def _check_number(name: str, value: Any, high: float, allowed: str) -> None:
-  """Checks an option; of a traced value, what is known of it."""
+  """Checks an option. Of a traced value, checks dtype and shape only."""
   traced = isinstance(value, core.Tracer) or (
     isinstance(value, jax.Array) and not value.is_fully_addressable
   )
@@ -549,13 +570,13 @@ def _check_number(name: str, value: Any, high: float, allowed: str) -> None:
 def _check_flag(name: str, value: Any) -> None:
   if not isinstance(value, (bool, np.bool_)):
     raise TypeError(
-      f"{name} must be True or False, known before anything is traced, not"
+      f"{name} must be a Python bool, True or False, not"
       f" {value!r}.{_groups.static_hint(name, value)}"
     )
 
 
 def _check_state(state: Any, counts: bool, diagnostics: bool) -> None:
-  """Refuses the state of other options, such as an old checkpoint's."""
+  """Refuses a state made with other options, as in an old checkpoint."""
   ours = isinstance(state, OrthogradState)
   if counts or diagnostics:
     ok = ours and (state.count is not None) == counts
@@ -563,13 +584,13 @@ def _check_state(state: Any, counts: bool, diagnostics: bool) -> None:
   else:
     ok = not ours
   if not ok:
-    kind = {"strength": counts, "diagnostics": diagnostics}
-    needs = " and ".join(k for k, v in kind.items() if v) or "neither"
+    used = {"a schedule of strength": counts, "diagnostics": diagnostics}
+    options = " and ".join(k for k, v in used.items() if v)
     raise ValueError(
-      f"the state given to orthograd is {state!r}, which is not that of this"
-      f" transformation (a schedule of strength or diagnostics: {needs}). Make"
-      " it with init(params) of the optimizer that is updated, or restore a"
-      " checkpoint of the same options."
+      f"orthograd was given the state {state!r}, of other options: this"
+      f" orthograd has {options or 'neither a schedule nor diagnostics'}. Make"
+      " the state with this optimizer's init(params), or restore a checkpoint"
+      " of the same options."
     )
 
 
@@ -579,7 +600,7 @@ def _is_one(strength: Any) -> bool:
 
 
 def _warn_of_single_entries(groups: dict[str, list[_groups.Member]]) -> None:
-  """Of leaves that can't move: a number's gradient is parallel to it."""
+  """Warns of leaves that can't move: their gradient is parallel to them."""
   stuck = []
   for member, *others in groups.values():
     w = member.param
@@ -593,7 +614,7 @@ def _warn_of_single_entries(groups: dict[str, list[_groups.Member]]) -> None:
     warnings.warn(
       f"orthograd can never move {', '.join(stuck)}: the gradient of a vector"
       " with one entry is parallel to it. Exclude such leaves with mask, or"
-      " join them to others with partition.",
+      " join them to other leaves with partition.",
       stacklevel=3,
     )
 
@@ -607,7 +628,11 @@ def _project(
   strength: Any = 1.0,
   **options: Any,
 ) -> tuple[Any, dict[str, _projection.Projection]]:
-  """Projects a tree of updates, and says what was found in each group."""
+  """Projects a tree of updates.
+
+  Returns:
+    The tree of projected updates, and the projection of each group by name.
+  """
   flat, treedef = tree_util.tree_flatten_with_path(updates)
   leaves = dict(flat)
   groups = _groups.build(params, partition, batch_axes)
@@ -616,16 +641,16 @@ def _project(
   for name, group in groups.items():
     if jnp.ndim(strength) and jnp.shape(strength) != group[0].batch:
       raise ValueError(
-        f"strength has shape {jnp.shape(strength)}, but must be a single number"
-        f" or, with batch_axes, have one for each vector: in {name!r} those"
-        f" have shape {group[0].batch}."
+        f"strength has shape {jnp.shape(strength)}, but must be one number or,"
+        f" with batch_axes, one number for each vector: shape"
+        f" {group[0].batch} for {name!r}."
       )
-  # A parameter whose update is None has no part in its group; if that is so for
-  # all of them, zeros keep the group's place in the state.
+  # Leave out parameters whose update is None. If a whole group has none, use
+  # zeros: the state needs an entry for each group.
   members = [
     [m for m in group if m.path in leaves] or group for group in groups.values()
   ]
-  found = _projection.project(
+  projections = _projection.project(
     [[jnp.asarray(m.param) for m in group] for group in members],
     [
       [
@@ -640,10 +665,10 @@ def _project(
     strength=strength,
     **options,
   )
-  for group, projection in zip(members, found, strict=True):
+  for group, projection in zip(members, projections, strict=True):
     for m, update in zip(group, projection.updates, strict=True):
       if m.path in leaves:
         leaves[m.path] = update
   return treedef.unflatten(leaves.values()), dict(
-    zip(groups, found, strict=True)
+    zip(groups, projections, strict=True)
   )

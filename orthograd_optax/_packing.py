@@ -1,9 +1,10 @@
-"""Many groups in few kernels, for GPUs, where kernel launch dominates.
+"""Projects many groups in few kernels, for GPUs.
 
-A network has many short vectors: biases, scales, small kernels. Packed, they
-are rows of one array, padded with zeros, and cost as many launches as a single
-vector. Longer vectors stay where they are, and share launches of their sums.
-`python -m benchmarks.tricks` measures what each of these earns.
+Kernel launch dominates small reductions, and a network has many short vectors:
+biases, scales, small kernels. Short vectors are packed: they become rows of one
+array, padded with zeros, and take as many launches as one vector. Longer
+vectors stay in place; those of one shape share the launches of their sums.
+`python -m benchmarks.tricks` measures what each trick saves.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,30 +20,30 @@ import numpy as np
 from orthograd_optax import _sums
 from orthograd_optax._sums import Arrays, Axes, Group, Sums
 
-# Vectors of up to this length are packed, as long as the packed array has at
-# most this share of all entries.
+# Pack vectors of up to this length, into an array of at most this share of all
+# entries.
 MAX_PACKED_LENGTH, MAX_PACKED_SHARE = 1 << 14, 1 / 16
 
-# Up to so many arrays are stacked by one kernel.
+# Stack up to this many arrays in one kernel.
 MAX_STACKED = 32
 
-# Up to so many arrays of one shape, of so many entries in all, are summed by
-# one kernel.
+# Sum up to this many arrays of one shape, of at most this many entries in all,
+# in one kernel.
 MAX_JOINT, MAX_JOINT_ENTRIES = 8, 1 << 25
 
-# Matrices of so many columns are summed by row first. XLA ends a full sum with
-# a second kernel, which matrices of one height then share.
+# Sum matrices of at least this many columns by row first. XLA ends a full sum
+# with a second kernel. Matrices of equal height then share that kernel.
 MIN_COLUMNS = 256
 
 
 def choose(groups: Sequence[Group]) -> list[list[int]]:
-  """The indices of groups to be packed, a list for each packed array."""
+  """Chooses the groups to pack: a list of indices for each packed array."""
   sizes = [sum(g.size for g in group.gs) for group in groups]
   total = sum(size for size in sizes if isinstance(size, int))
   short = (i for i, group in enumerate(groups) if _is_short(group))
   chosen = []
   for indices in group_by(short, lambda i: _kind(groups[i])):
-    # The shortest first, and those of one shape side by side.
+    # Sort by length, and put equal shapes side by side.
     indices.sort(key=lambda i: (sizes[i], groups[i].gs[0].shape))
     padded = [n * sizes[i] for n, i in enumerate(indices, 1)]
     count = sum(size <= MAX_PACKED_SHARE * total for size in padded)
@@ -51,30 +52,32 @@ def choose(groups: Sequence[Group]) -> list[list[int]]:
 
 
 def group_by(items: Any, key: Any) -> list[list[Any]]:
-  """The items, those of equal key in one list."""
-  found: dict[Any, list[Any]] = {}
+  """Lists of the items of equal key."""
+  by_key: dict[Any, list[Any]] = {}
   for item in items:
-    found.setdefault(key(item), []).append(item)
-  return list(found.values())
+    by_key.setdefault(key(item), []).append(item)
+  return list(by_key.values())
 
 
 def _is_short(group: Group) -> bool:
   if not all(map(_sums.is_whole, [*group.ws, *group.gs])):
     return False
-  same = all(len({x.dtype for x in xs}) == 1 for xs in (group.ws, group.gs))
-  return same and group.length <= MAX_PACKED_LENGTH
+  one_dtype = all(
+    len({x.dtype for x in xs}) == 1 for xs in (group.ws, group.gs)
+  )
+  return one_dtype and group.length <= MAX_PACKED_LENGTH
 
 
 def _kind(group: Group) -> Any:
-  """Groups of equal kind can be rows of one array."""
-  # The type of an empty slice has all but the length: dtype, sizes of batch
-  # axes, and the axes of a shard_map over which values vary.
+  """A key: groups of equal kind can be rows of one array."""
+  # The type of an empty slice has everything but the length: dtype, sizes of
+  # batch axes, and the axes of a shard_map over which values vary.
   empty = lambda xs: lax.slice_in_dim(_row(xs, group.axes), 0, 0, axis=-1)
   return jax.typeof(empty(group.ws)), jax.typeof(empty(group.gs))
 
 
 def pack(groups: Sequence[Group]) -> Group:
-  """One group: two arrays, with a row for each group along the first axis."""
+  """Packs groups into one group of two arrays, with one row each."""
   w = _stack([_row(group.ws, group.axes) for group in groups])
   g = _stack([_row(group.gs, group.axes) for group in groups])
   lengths = np.array([group.length for group in groups], float)
@@ -83,19 +86,19 @@ def pack(groups: Sequence[Group]) -> Group:
 
 
 def _stack(rows: list[jax.Array]) -> jax.Array:
-  """Rows of different lengths as one array, padded with zeros."""
+  """Stacks rows of different lengths, padded with zeros."""
   width = max(row.shape[-1] for row in rows)
   parts = []
-  for _, same in itertools.groupby(rows, jnp.shape):
-    while some := list(itertools.islice(same, MAX_STACKED)):
-      stack = jnp.stack(some)
+  for _, of_one_shape in itertools.groupby(rows, jnp.shape):
+    while chunk := list(itertools.islice(of_one_shape, MAX_STACKED)):
+      stack = jnp.stack(chunk)
       padding = [(0, 0)] * (stack.ndim - 1) + [(0, width - stack.shape[-1])]
       parts.append(jnp.pad(stack, padding))
   return jnp.concatenate(parts)
 
 
 def _row(xs: Arrays, axes: Axes) -> jax.Array:
-  """Arrays as one, with vectors along its last axis."""
+  """Joins the arrays of a group into one, with vectors along axis -1."""
   rows = []
   for x, a in zip(xs, axes, strict=True):
     batch = [n for i, n in enumerate(x.shape) if i not in a]
@@ -107,13 +110,13 @@ def _row(xs: Arrays, axes: Axes) -> jax.Array:
 def unpack(
   packed: jax.Array, closed: jax.Array, groups: Sequence[Group]
 ) -> list[list[jax.Array]]:
-  """The updates of groups, given the packed ones and their closed gates."""
+  """Cuts the updates of groups out of the packed updates."""
   rows = _share_two_operands(*_keep_result((packed, closed)))
   return [_unrow(row, group) for row, group in zip(rows, groups, strict=True)]
 
 
 def _unrow(row: jax.Array, group: Group) -> list[jax.Array]:
-  """Undoes :func:`_row`; ignores padding."""
+  """Undoes :func:`_row`, and ignores padding."""
   batch, outs, start = row.shape[:-1], [], 0
   for g, a in zip(group.gs, group.axes, strict=True):
     shape = [g.shape[i] for i in a]
@@ -124,24 +127,24 @@ def _unrow(row: jax.Array, group: Group) -> list[jax.Array]:
   return outs
 
 
-# Keep the packed result in memory: otherwise each group computes it anew.
+# Keep the packed result in memory. Otherwise each group computes it again.
 _keep_result = lax.optimization_barrier
 
 
 def _share_two_operands(packed: jax.Array, closed: jax.Array) -> jax.Array:
-  """No-op, for rows of closed gates are 0 already.
+  """No-op: rows of closed gates are 0 already.
 
-  XLA fuses the steps of all groups into one kernel only if they share two large
-  operands.
+  XLA fuses the updates of all groups into one kernel only if they share two
+  large operands.
   """
   return jnp.where(closed[..., None], jnp.zeros_like(packed), packed)
 
 
 def joint_sums(groups: Sequence[Group]) -> Iterator[tuple[list[int], Sums]]:
-  """The sums of groups in float64. Needs `jax.enable_x64`.
+  """Sums groups in float64. Call it under ``jax.enable_x64``.
 
   Yields:
-    Indices of groups, and their sums, stacked along a first axis.
+    Indices of groups, and their sums stacked along axis 0.
   """
   groups = [
     group._replace(ws=list(map(_in_layout_of, group.gs, group.ws)))
@@ -150,21 +153,21 @@ def joint_sums(groups: Sequence[Group]) -> Iterator[tuple[list[int], Sums]]:
   shape = lambda i: _shape(groups[i])
   stacks = []
   for indices in group_by(range(len(groups)), lambda i: shape(i) or i):
-    some = [groups[i] for i in indices]
+    of_one_shape = [groups[i] for i in indices]
     measure = _same_shape_sums if shape(indices[0]) else _own_sums
-    stacks.append((indices, measure(*some)))
+    stacks.append((indices, measure(*of_one_shape)))
 
-  for some in group_by(stacks, _stack_kind):
-    parts = zip(*(sums for _, sums in some), strict=True)
-    indices = [i for indices, _ in some for i in indices]
+  for of_one_kind in group_by(stacks, _stack_kind):
+    parts = zip(*(sums for _, sums in of_one_kind), strict=True)
+    indices = [i for indices, _ in of_one_kind for i in indices]
     yield indices, Sums(*map(jnp.concatenate, parts))
 
 
 def _shape(group: Group) -> Any:
-  """The types of w and g, if each is one array, whole and not a batch."""
+  """The types of w and g, if each is one whole array without batch axes."""
   arrays = [*group.ws, *group.gs]
-  one = len(arrays) == 2 and len(group.axes[0]) == arrays[0].ndim
-  whole = one and all(map(_sums.is_whole, arrays))
+  single = len(arrays) == 2 and len(group.axes[0]) == arrays[0].ndim
+  whole = single and all(map(_sums.is_whole, arrays))
   return tuple(map(jax.typeof, arrays)) if whole else None
 
 
@@ -173,10 +176,10 @@ def _own_sums(group: Group) -> Sums:
 
 
 def _stack_kind(stack: tuple[list[int], Sums]) -> Any:
-  """Sums of one kind are stacked, and make coefficients in one kernel."""
+  """A key: sums of one kind are stacked, to solve in one kernel."""
   (i, *_), sums = stack
   row = sums.wg[:1]
-  # Where groups are batches of vectors, these may be sharded.
+  # Batch axes may be sharded: stack whole arrays only.
   return jax.typeof(row) if row.ndim == 1 or _sums.is_whole(row) else i
 
 
@@ -192,16 +195,16 @@ def _same_shape_sums(*groups: Group) -> Sums:
 
 
 def _reduce(ws: Arrays, gs: Arrays, axes: tuple[int, ...]) -> list[Sums]:
-  """As :func:`_sums.reduce`, but under vmap one pair of arrays at a time.
+  """:func:`_sums.reduce`, but under vmap one pair of arrays at a time.
 
-  With a mapped axis that is not the first, a reduction of more than one pair
-  needs more shared memory than a GPU has, and does not compile.
+  If the mapped axis is not the first, a reduction of several pairs needs more
+  shared memory than a GPU has, and does not compile.
   """
   one = lambda w, g: _sums.reduce([w], [g], axes)[0]
 
   def mapped_reduce(size, mapped, ws, gs):
     in_axes = [[0 if each else None for each in its] for its in mapped]
-    with jax.enable_x64(True):  # JAX comes here outside of it
+    with jax.enable_x64(True):  # JAX calls this outside of the caller's
       sums = [
         jax.vmap(one, (i, j), axis_size=size)(w, g)
         for w, g, i, j in zip(ws, gs, *in_axes, strict=True)
@@ -216,11 +219,11 @@ def _reduce(ws: Arrays, gs: Arrays, axes: tuple[int, ...]) -> list[Sums]:
 
 
 def _in_layout_of(g: jax.Array, w: jax.Array) -> jax.Array:
-  """w, times an opaque 1 so that XLA keeps it in g's layout.
+  """Multiplies w by an opaque 1, so that XLA keeps w in g's layout.
 
-  A convolution's gradient has another layout than its weights. XLA may then
-  write all products to memory in float64, to transpose those. Where g is NaN
-  the factor is -1, which does no harm: the sums are NaN anyway.
+  A convolution's gradient and weights have different layouts. XLA may then
+  write all products to memory in float64, to transpose them. Where g is NaN,
+  the factor is -1; the sums are NaN anyway.
   """
   if w.ndim < 3:
     return w

@@ -1,4 +1,4 @@
-"""⊥Grad of groups of arrays: from sums to coefficients to the update.
+"""⊥Grad of groups of arrays: sums → coefficients → update.
 
 docs/how_it_is_computed.md explains this module, `_sums.py` and `_packing.py`.
 """
@@ -16,15 +16,17 @@ from orthograd_optax._sums import Arrays, Axes, Group, Sums
 
 
 class Projection(NamedTuple):
-  """What :func:`project` found; each figure has one entry for each vector.
+  """The result of :func:`project` for one group.
+
+  The figures (all fields but ``updates``) have one entry for each vector.
 
   Attributes:
     updates: the projected updates, each with its incoming shape and dtype.
     cosine: cos(w, g) of the incoming updates; 0 where w or g is 0.
-    removed_fraction: the share of ‖g‖² that the projection took away, before
-      any renormalization.
-    gate_closed: whether the update was set to zero because nothing but rounding
-      noise was left to renormalize.
+    removed_fraction: the share of ‖g‖² that the projection removed, before any
+      renormalization.
+    gate_closed: whether the update was set to zero, because only rounding noise
+      was left to renormalize.
   """
 
   updates: list[jax.Array]
@@ -34,7 +36,7 @@ class Projection(NamedTuple):
 
 
 class Options(NamedTuple):
-  """What is known before anything is traced."""
+  """Static options, known before tracing."""
 
   axes: tuple[Axes, ...]  # for each group
   renormalize: bool
@@ -63,40 +65,40 @@ def project(
     \hat g = g_\perp \, \|g\| / (\|g_\perp\| + \varepsilon).
 
   Args:
-    params: for each group, the arrays of w.
-    updates: for each group, those of g, in the shapes of ``params``.
-    axes: for each array, the axes to sum over; the others index separate
+    params: the arrays of w of each group.
+    updates: the arrays of g of each group, in the shapes of ``params``.
+    axes: the axes to sum over, of each array. The other axes index separate
       vectors, and have the same sizes in all arrays of the group.
-    strength: s, the share of the parallel part to remove, from 0 to 1; a
-      number, or one for each vector.
+    strength: s, the share of the parallel part to remove, from 0 to 1: one
+      number, or one number for each vector.
     renormalize: whether to give the result the norm of g.
     eps: ε, added to ‖g⊥‖ in the renormalization.
     axis_name: mapped axes over which the arrays are sharded.
 
   Returns:
-    For each group, a :class:`Projection`.
+    A :class:`Projection` of each group.
   """
   strength, eps = (
     jnp.asarray(x, jnp.result_type(float)) for x in (strength, eps)
   )
   ws, gs = ([_split(x) for x in xs] for xs in (params, updates))
   axes = tuple(map(_split_axes, axes, updates))
-  found: dict[int, Projection] = {}
+  projections: dict[int, Projection] = {}
   for indices in _packing.group_by(
     range(len(gs)), lambda i: _has_float64([ws[i], gs[i]])
   ):
-    its = [[xs[i] for i in indices] for xs in (ws, gs)]
+    pair = [[xs[i] for i in indices] for xs in (ws, gs)]
     options = Options(tuple(axes[i] for i in indices), renormalize, axis_name)
-    made = _project(options, *its, strength, eps)
-    found |= zip(indices, made, strict=True)
+    projected = _project(options, *pair, strength, eps)
+    projections |= zip(indices, projected, strict=True)
   return [
-    found[i]._replace(updates=_join(found[i].updates, like))
+    projections[i]._replace(updates=_join(projections[i].updates, like))
     for i, like in enumerate(updates)
   ]
 
 
 def _split(xs: Arrays) -> list[jax.Array]:
-  """The real arrays: a complex array is a pair of them."""
+  """Splits complex arrays into their real and imaginary parts."""
   parts = lambda x: [x.real, x.imag] if jnp.iscomplexobj(x) else [x]
   return [part for x in xs for part in parts(x)]
 
@@ -120,14 +122,14 @@ def _has_float64(arrays: Any) -> bool:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _project(options: Options, *args: Any) -> list[Projection]:
-  """Chooses how to measure: here, and nowhere else."""
+  """Chooses the method by dtype and backend. This is the only such place."""
   exact, wide, wide_on_gpu = (
-    functools.partial(way, options)
-    for way in (_project_exact, _project_wide, _project_wide_on_gpu)
+    functools.partial(method, options)
+    for method in (_project_exact, _project_wide, _project_wide_on_gpu)
   )
   if _has_float64(args[:2]):
     return exact(*args)
-  # A TPU has no float64. For a GPU whose float64 is slow, write `exact` here.
+  # A TPU has no float64. For a GPU with slow float64, write `cuda=exact` here.
   return lax.platform_dependent(
     *args, cpu=wide, cuda=wide_on_gpu, rocm=wide_on_gpu, default=exact
   )
@@ -135,31 +137,33 @@ def _project(options: Options, *args: Any) -> list[Projection]:
 
 @_project.defjvp
 def _project_jvp(options: Options, primals, tangents):
-  # The exact way is the plain formula, in units of the largest entries.
+  # Differentiate the exact method: it is the plain formula, after w and g are
+  # divided by their largest entries.
   exact = functools.partial(_project_exact, options)
   return _project(options, *primals), jax.jvp(exact, primals, tangents)[1]
 
 
 def _project_exact(options: Options, ws, gs, strength, eps):
-  """In the dtype of the leaves, but at least in float32."""
+  """Computes in the dtype of the leaves, at least float32."""
   return _each(_exact, options, ws, gs, strength, eps)
 
 
-def _each(way, options: Options, ws, gs, strength, eps) -> list[Projection]:
+def _each(method, options: Options, ws, gs, strength, eps) -> list[Projection]:
+  """Applies a method to each group."""
   return [
-    way(w, g, strength, eps, options=options._replace(axes=a))
+    method(w, g, strength, eps, options=options._replace(axes=a))
     for w, g, a in zip(ws, gs, options.axes, strict=True)
   ]
 
 
-# Traced once for all groups of the same shapes, as are _wide and _write.
+# jit traces _exact, _wide and _write once for all groups of the same shapes.
 @functools.partial(jax.jit, static_argnames="options")
 def _exact(ws, gs, strength, eps, *, options) -> Projection:
   axes, renormalize, axis_name = options
   dtype = jnp.float64 if _has_float64([ws, gs]) else jnp.float32
   scale = lambda xs, factor: [
     x.astype(dtype) * number
-    for x, number in zip(xs, _beside(factor, axes), strict=True)
+    for x, number in zip(xs, _expand(factor, axes), strict=True)
   ]
   unit_w, unit_g = (
     _sums.magnitude(xs, axes, axis_name).astype(dtype) for xs in (ws, gs)
@@ -170,7 +174,7 @@ def _exact(ws, gs, strength, eps, *, options) -> Projection:
   c, removed = _solve(sums, s)
   parallel = scale(scaled_ws, s * c)
   rest = [g - x for g, x in zip(scaled_gs, parallel, strict=True)]
-  # Measured on g⊥ as it is written: a difference of squares would cancel.
+  # Measure ‖g⊥‖² on g⊥ itself. The difference of squares would cancel.
   rr = _sums.over_devices(_sums.exact(rest, rest, axes), axis_name).gg
   noise = _noise(_sums.group(ws, gs, axes), dtype, subtracted=False)
   noise = Noise(noise.relative, noise.w / unit_w, noise.g / unit_g)
@@ -180,14 +184,14 @@ def _exact(ws, gs, strength, eps, *, options) -> Projection:
   outs = [
     jnp.where(number, g, out.astype(g.dtype))
     for g, out, number in zip(
-      gs, outs, _beside(step.untouched, axes), strict=True
+      gs, outs, _expand(step.untouched, axes), strict=True
     )
   ]
   return Projection(outs, *figures)
 
 
 def _project_wide(options: Options, ws, gs, strength, eps):
-  """In float64."""
+  """Computes in float64, one group at a time."""
   with jax.enable_x64(True):
     return _each(_wide, options, ws, gs, strength, eps)
 
@@ -196,36 +200,36 @@ def _project_wide(options: Options, ws, gs, strength, eps):
 def _wide(ws, gs, strength, eps, *, options) -> Projection:
   group = _sums.group(ws, gs, options.axes)
   sums = Sums(*(x[None] for x in _sums.wide(group, by_row=True)))
-  (found,) = _finish([group], sums, strength, eps, options)
-  return found
+  (projection,) = _finish([group], sums, strength, eps, options)
+  return projection
 
 
 def _project_wide_on_gpu(options: Options, ws, gs, strength, eps):
-  """In float64, with few kernels: see `_packing.py`."""
+  """Computes in float64, in few kernels: see `_packing.py`."""
   groups = list(map(_sums.group, ws, gs, options.axes))
   with jax.enable_x64(True):
     packs = _packing.choose(groups)
-    others = sorted({*range(len(groups))}.difference(*packs))
+    unpacked = sorted({*range(len(groups))}.difference(*packs))
     packed = [_packing.pack([groups[i] for i in pack]) for pack in packs]
-    vectors = packed + [groups[i] for i in others]
-    made: dict[int, Projection] = {}
+    vectors = packed + [groups[i] for i in unpacked]
+    of_vectors: dict[int, Projection] = {}
     for indices, sums in _packing.joint_sums(vectors):
-      some = [vectors[i] for i in indices]
-      projections = _finish(some, sums, strength, eps, options)
-      made |= zip(indices, projections, strict=True)
-    found = {i: made[n] for n, i in enumerate(others, len(packs))}
+      stacked = [vectors[i] for i in indices]
+      projections = _finish(stacked, sums, strength, eps, options)
+      of_vectors |= zip(indices, projections, strict=True)
+    of_groups = {i: of_vectors[n] for n, i in enumerate(unpacked, len(packs))}
     for n, pack in enumerate(packs):
-      (update,), *figures = made[n]
-      some = [groups[i] for i in pack]
-      updates = _packing.unpack(update, made[n].gate_closed, some)
-      found |= zip(pack, map(Projection, updates, *figures), strict=True)
-  return [found[i] for i in range(len(groups))]
+      (update,), *figures = of_vectors[n]
+      members = [groups[i] for i in pack]
+      updates = _packing.unpack(update, of_vectors[n].gate_closed, members)
+      of_groups |= zip(pack, map(Projection, updates, *figures), strict=True)
+  return [of_groups[i] for i in range(len(groups))]
 
 
 def _finish(
   groups: Sequence[Group], sums: Sums, strength, eps, options: Options
 ) -> Iterable[Projection]:
-  """Of groups, given their sums in float64, stacked along a first axis."""
+  """Projects groups, given their sums in float64, stacked along axis 0."""
   sums = _sums.over_devices(sums, options.axis_name)
   noises = (_noise(group, jnp.float64, subtracted=True) for group in groups)
   columns = zip(*noises, strict=True)
@@ -244,7 +248,7 @@ def _finish(
 
 
 class Step(NamedTuple):
-  """The update is ``g if untouched else gain * (g - factor * w)``."""
+  """Coefficients of ``g if untouched else gain * (g - factor * w)``."""
 
   factor: jax.Array
   gain: jax.Array
@@ -254,34 +258,34 @@ class Step(NamedTuple):
 @functools.partial(jax.jit, static_argnames="axes")
 def _write(ws: Arrays, gs: Arrays, step: Step, *, axes: Axes):
   outs = []
-  numbers = (_beside(x, axes) for x in step)
+  numbers = (_expand(x, axes) for x in step)
   for w, g, factor, gain, untouched in zip(ws, gs, *numbers, strict=True):
     out = gain * (g.astype(gain.dtype) - factor * w.astype(gain.dtype))
     outs.append(jnp.where(untouched.astype(bool), g, out.astype(g.dtype)))
   return outs
 
 
-def _beside(number: jax.Array, axes: Axes) -> list[jax.Array]:
-  """A number of each vector, shaped to be multiplied with each array."""
+def _expand(number: jax.Array, axes: Axes) -> list[jax.Array]:
+  """Gives a number of each vector the axes of each array, to multiply."""
   numbers = _sums.replicated([number] * len(axes))
   return [jnp.expand_dims(x, a) for x, a in zip(numbers, axes, strict=True)]
 
 
 def _solve(sums: Sums, strength: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """c, and by how much ‖g‖² shrinks."""
+  """Returns c, and the part of ‖g‖² that is removed."""
   c = sums.wg / _safe(sums.ww, sums.ww != 0)
-  # NaN if infinite, so that no finite entries are left beside infinite ones.
+  # Turn an infinite c into NaN. Otherwise some entries would stay finite.
   c = jnp.where(jnp.isfinite(strength * c), c, jnp.nan)
   return c, strength * (2 - strength) * c * sums.wg
 
 
 class Noise(NamedTuple):
-  """How much rounding alone may leave of a parallel g.
+  """A bound on ‖g⊥‖ that rounding alone leaves of a parallel g.
 
   Attributes:
-    relative: the square of its norm, as a share of ‖g‖², a number or an array.
-    w: its norm, from entries of w that are subnormal numbers.
-    g: likewise of g.
+    relative: ‖g⊥‖² as a share of ‖g‖², a number or an array.
+    w: ‖g⊥‖ from subnormal entries of w, before it is multiplied by c.
+    g: ‖g⊥‖ from subnormal entries of g.
   """
 
   relative: Any
@@ -291,30 +295,31 @@ class Noise(NamedTuple):
 
 def _noise(group: Group, dtype: Any, *, subtracted: bool) -> Noise:
   infos = [[jnp.finfo(x.dtype) for x in xs] for xs in (group.ws, group.gs)]
-  # Storing an entry changes it by up to eps / 2 of its dtype. This is doubled,
-  # and computing in float32 (float64 for float64) adds a few eps.
+  # Storing an entry changes it by up to eps / 2 of its dtype: take eps, for
+  # safety. Computing in float32 (float64 for float64) adds a few eps.
   stored = [max(float(info.eps) for info in each) for each in infos]
   computed = min(float(jnp.finfo(jnp.float32).eps), *stored)
   relative = (sum(stored) + 8 * computed) ** 2
   root = jnp.sqrt(jnp.asarray(group.length, dtype))
   if subtracted:
-    # A difference of sums of n squares is off by about √n of their eps.
+    # A difference of sums of n squares has an error of about √n eps.
     relative += float(jnp.finfo(dtype).eps) * root
   quanta = [max(map(_quantum, each)) for each in infos]
   return Noise(relative, *(quantum * root for quantum in quanta))
 
 
 def _quantum(info: Any) -> float:
-  """By how much subnormal entries may be off: those of float16 are rounded.
+  """The error of a subnormal entry.
 
-  Those of float32, bfloat16 and float64 may be flushed to zero by XLA.
+  Subnormals of float16 are rounded. XLA may flush those of float32, bfloat16
+  and float64 to zero.
   """
   flushed = info.minexp <= jnp.finfo(jnp.float32).minexp
   return float(info.tiny) if flushed else float(info.smallest_subnormal) / 2
 
 
 def _gate(sums: Sums, c, rr, strength, eps, noise: Noise, renormalize: bool):
-  """The step, and the figures of a :class:`Projection`; rr is ‖g⊥‖²."""
+  """Returns the step and the figures of a projection. rr is ‖g⊥‖²."""
   _, ww, gg = sums
   untouched = (strength == 0) | (ww == 0)
   closed, gain = jnp.zeros_like(untouched), jnp.ones_like(rr)
@@ -332,13 +337,13 @@ def _gate(sums: Sums, c, rr, strength, eps, noise: Noise, renormalize: bool):
 
 
 def _strength_like(strength: jax.Array, x: jax.Array) -> jax.Array:
-  """One number for all vectors, or one for each vector of every group."""
+  """Casts strength to x's dtype, and gives it axes that broadcast with x."""
   shape = (*(1,) * (x.ndim - strength.ndim), *strength.shape)
   return strength.astype(x.dtype).reshape(shape if strength.ndim else ())
 
 
 def _stack_like(x: jax.Array, rows: Any) -> jax.Array:
-  """Numbers of each group, along the first axis of an array that fits x."""
+  """Stacks the numbers of each group along axis 0, to broadcast with x."""
   rows = jnp.broadcast_arrays(*(jnp.asarray(row, x.dtype) for row in rows))
   return jnp.expand_dims(
     jnp.stack(rows), tuple(range(rows[0].ndim + 1, x.ndim))
@@ -346,5 +351,5 @@ def _stack_like(x: jax.Array, rows: Any) -> jax.Array:
 
 
 def _safe(x: jax.Array, ok: jax.Array) -> jax.Array:
-  """x where ok, else 1: keeps 0/0 and sqrt(0) out of values and gradients."""
+  """x where ok, else 1. Avoids 0/0 and sqrt(0), also in gradients."""
   return jnp.where(ok, x, jnp.ones_like(x))

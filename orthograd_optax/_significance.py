@@ -12,21 +12,22 @@ Runs = Sequence[float] | np.ndarray | Any
 
 
 class TestResult(NamedTuple):
-  """What a test says.
+  """The result of a test.
 
   Attributes:
-    statistic: the test's statistic, positive where the first set is larger.
-    pvalue: the probability of one as extreme, if there is no difference.
+    statistic: the statistic of the test, positive if the first set is larger.
+    pvalue: the probability of a statistic at least as extreme, if there is no
+      difference.
   """
 
-  __test__ = False  # Not a class of tests, as pytest would think.
+  __test__ = False  # Tells pytest that this is not a class of tests.
 
   statistic: float
   pvalue: float
 
 
 def cohens_d(a: Runs, b: Runs) -> float:
-  r"""Cohen's d: the difference of the means in standard deviations.
+  r"""Cohen's d: the difference of the means, in standard deviations.
 
   .. math::
 
@@ -38,7 +39,7 @@ def cohens_d(a: Runs, b: Runs) -> float:
     b: one number for each run of the other set.
 
   Returns:
-    The effect size; 0.2, 0.5 and 0.8 are called small, medium and large.
+    The effect size. By convention 0.2 is small, 0.5 medium and 0.8 large.
 
   Examples:
     >>> from orthograd_optax import stats
@@ -57,13 +58,13 @@ def cohens_d(a: Runs, b: Runs) -> float:
 def cohens_d_interval(
   d: float, n_a: int, n_b: int, level: float = 0.95
 ) -> tuple[float, float]:
-  r"""A confidence interval for Cohen's d, in the normal approximation.
+  r"""A confidence interval of Cohen's d, by the normal approximation.
 
   .. math::
 
     d \pm z \, \sqrt{\frac{n_a + n_b}{n_a n_b} + \frac{d^2}{2 (n_a + n_b)}}
 
-  It is the one of the paper's tables.
+  "OrthoGrad Improves Neural Calibration" uses it in its tables.
 
   Args:
     d: Cohen's d.
@@ -75,7 +76,7 @@ def cohens_d_interval(
     The lower and the upper end.
 
   Examples:
-    The paper's max logit, of 20 seeds:
+    The max logit of that paper, with 20 seeds:
 
     >>> from orthograd_optax import stats
     >>> low, high = stats.cohens_d_interval(1.52, 20, 20)
@@ -87,16 +88,16 @@ def cohens_d_interval(
   """
   for name, n in (("n_a", n_a), ("n_b", n_b)):
     if not n >= 2:
-      raise ValueError(f"{name} is {n}, but a set needs at least two runs.")
+      raise ValueError(f"{name} is {n}, but must be at least 2.")
   if math.isnan(d):
-    raise ValueError("d is NaN.")
+    raise ValueError("d is NaN, but must be a number.")
   d, n_a, n_b = float(d), int(n_a), int(n_b)
   variance = (n_a + n_b) / (n_a * n_b) + d * d / (2 * (n_a + n_b))
   return normal_interval(d, variance, level)
 
 
 def hedges_g(a: Runs, b: Runs) -> float:
-  r"""Hedges' g: Cohen's d without its bias upwards in small sets.
+  r"""Hedges' g: Cohen's d, corrected for its upward bias in small sets.
 
   .. math::
 
@@ -108,8 +109,8 @@ def hedges_g(a: Runs, b: Runs) -> float:
     b: one number for each run of the other set.
 
   Returns:
-    The effect size, with the exact factor, which is often approximated by
-    :math:`1 - 3 / (4 m - 1)`.
+    The effect size. The factor is exact; :math:`1 - 3 / (4 m - 1)` often
+    approximates it.
 
   Examples:
     >>> from orthograd_optax import stats
@@ -127,7 +128,13 @@ def hedges_g(a: Runs, b: Runs) -> float:
 
 
 def welch_t_test(a: Runs, b: Runs) -> TestResult:
-  """Welch's t-test, two-sided: do the means differ, whatever the variances?
+  r"""Welch's t-test, two-sided: do the means differ?
+
+  .. math::
+
+    t = \frac{\bar a - \bar b}{\sqrt{s_a^2 / n_a + s_b^2 / n_b}}
+
+  The variances may differ.
 
   Args:
     a: one number for each run.
@@ -146,12 +153,18 @@ def welch_t_test(a: Runs, b: Runs) -> TestResult:
 
 
 def paired_t_test(a: Runs, b: Runs) -> TestResult:
-  """The paired t-test, two-sided: is the mean of the differences zero?
+  r"""The paired t-test, two-sided: is the mean difference zero?
+
+  With the differences :math:`\delta = a - b` and their standard deviation
+  :math:`s`,
+
+  .. math::
+
+    t = \frac{\bar \delta}{s / \sqrt n}
 
   Args:
     a: one number for each run.
-    b: one number for each run, in the same order: the i-th shares its seed with
-      the i-th of ``a``.
+    b: one number for each run of the other set. The i-th runs share a seed.
 
   Returns:
     t and p.
@@ -166,18 +179,18 @@ def paired_t_test(a: Runs, b: Runs) -> TestResult:
 
 
 def wilcoxon(a: Runs, b: Runs) -> TestResult:
-  """Wilcoxon's signed-rank test, two-sided, of pairs of runs.
+  """Wilcoxon's signed-rank test, two-sided, for pairs of runs.
 
-  It asks of ranks what :func:`paired_t_test` asks of means. With n pairs, no p
-  is below 2 / 2ⁿ: five seeds can't reach 0.05.
+  It tests ranks where :func:`paired_t_test` tests means. Use at least six
+  pairs: with n pairs p is at least 2 / 2ⁿ, so that five can't reach 0.05.
 
   Args:
     a: one number for each run.
-    b: one number for each run, in the same order.
+    b: one number for each run of the other set. The i-th runs share a seed.
 
   Returns:
-    The sum of the ranks of the positive differences, and p, exact for up to 50
-    pairs without ties.
+    The sum of the ranks of the positive differences, and p. The p-value is
+    exact for up to 50 pairs without ties.
 
   Examples:
     >>> from orthograd_optax import stats
@@ -190,7 +203,7 @@ def wilcoxon(a: Runs, b: Runs) -> TestResult:
   if not np.any(difference):
     return TestResult(0.0, 1.0)
   result: Any = stats.wilcoxon(difference)
-  # Two-sided, SciPy gives the smaller of both sums.
+  # SciPy's two-sided test returns the smaller of the two sums.
   difference = difference[difference != 0]
   ranks = stats.rankdata(np.abs(difference))
   statistic = float(np.sum(ranks[difference > 0]))
@@ -198,10 +211,10 @@ def wilcoxon(a: Runs, b: Runs) -> TestResult:
 
 
 def tost(a: Runs, b: Runs, margin: float, paired: bool = False) -> TestResult:
-  """Two one-sided tests: are the means equal up to a margin?
+  """Two one-sided tests (TOST): are the means equal up to a margin?
 
-  A large p of :func:`welch_t_test` does not show that sets are alike; a small p
-  of this does.
+  Use it to show that two sets are equal. A large p of :func:`welch_t_test` does
+  not show that; a small p of this test does.
 
   Args:
     a: one number for each run.
@@ -210,8 +223,8 @@ def tost(a: Runs, b: Runs, margin: float, paired: bool = False) -> TestResult:
     paired: whether the i-th runs share a seed.
 
   Returns:
-    t of the test that says less, and p: the probability of means so close, if
-    they really differ by the margin or more.
+    t and p of the weaker of the two tests. p is the probability of means this
+    close, if they really differ by the margin or more.
 
   Examples:
     >>> from orthograd_optax import stats
@@ -227,14 +240,15 @@ def tost(a: Runs, b: Runs, margin: float, paired: bool = False) -> TestResult:
   """
   if not 0 < margin < math.inf:
     raise ValueError(
-      f"margin is {margin}, but must be a positive number: the largest "
+      f"margin is {margin}, but must be a positive number. Give the largest "
       "difference that does not matter."
     )
   if paired:
     difference, error, freedom = _paired(*check_pairs(a, b))
   else:
     difference, error, freedom = _welch(check(a, "a"), check(b, "b"))
-  # The difference is below the margin, and above its negative.
+  # One test is that the difference is below margin, the other that it is above
+  # -margin.
   below = _ratio(difference - margin, error)
   above = _ratio(difference + margin, error)
   statistic = max(below, -above)
@@ -257,16 +271,16 @@ def bootstrap_interval(
   Args:
     a: one number for each run.
     b: one number for each run of the other set, if there is one.
-    statistic: a function of ``a``, or of ``a`` and ``b``, and of ``axis``, as
-      ``numpy.mean`` is; by default the mean, or the difference of the means.
+    statistic: a function of ``a`` (or ``a`` and ``b``) and ``axis``, such as
+      ``numpy.mean``. By default, the mean or the difference of the means.
     level: the confidence level.
-    paired: whether to draw runs of ``a`` and ``b`` together.
+    paired: whether the i-th runs share a seed, and are drawn together.
     resamples: number of resamples.
-    seed: which resamples.
+    seed: seed of the resamples.
 
   Returns:
-    The lower and the upper end. With few runs it is too short: of five, a 95 %
-    interval covers the mean about 80 % of the time.
+    The lower and the upper end. With few runs the interval is too short: with
+    five, a 95 % interval covers the mean about 80 % of the time.
 
   Examples:
     >>> from orthograd_optax import stats
@@ -290,7 +304,7 @@ def bootstrap_interval(
     statistic = lambda x, *y, axis=-1: (
       np.mean(x, axis=axis) - sum(np.mean(z, axis=axis) for z in y)
     )
-  # Without spread, all resamples are alike.
+  # Without spread, all resamples are equal.
   if all(np.ptp(x) == 0 for x in samples):
     value = float(statistic(*samples, axis=-1))
     return value, value
@@ -309,8 +323,8 @@ def bootstrap_interval(
   low, high = map(float, result.confidence_interval)
   if math.isnan(low) or math.isnan(high):
     raise ValueError(
-      "The statistic stays the same whichever run is left out, so that BCa's "
-      "acceleration is undefined: take another statistic, or more runs."
+      "The statistic does not change when any one run is left out, so BCa's "
+      "acceleration is undefined. Use another statistic, or more runs."
     )
   return low, high
 
@@ -318,11 +332,11 @@ def bootstrap_interval(
 def holm(p_values: Runs) -> np.ndarray:
   """Holm's adjustment of the p-values of several tests.
 
-  Reject those at most α, and the chance of a single false rejection among all
-  is at most α, whatever the dependence between the tests.
+  Reject the tests whose adjusted p is at most α. The probability of any false
+  rejection is then at most α, however the tests depend on each other.
 
   Args:
-    p_values: the tests' p-values.
+    p_values: the p-value of each test.
 
   Returns:
     Adjusted p-values, in the same order.
@@ -338,7 +352,7 @@ def holm(p_values: Runs) -> np.ndarray:
   p = np.asarray(p_values, np.float64)
   if p.ndim != 1 or not np.all((p >= 0) & (p <= 1)):
     raise ValueError(
-      f"p_values are {p.tolist()}, but must be numbers from 0 to 1, in a list."
+      f"p_values are {p.tolist()}, but must be a list of numbers from 0 to 1."
     )
   order = np.argsort(p, kind="stable")
   remaining = np.arange(p.size, 0, -1)
@@ -350,17 +364,17 @@ def holm(p_values: Runs) -> np.ndarray:
 def required_seeds(
   d: float, power: float = 0.8, *, level: float = 0.95, paired: bool = False
 ) -> int:
-  """How many runs a set needs for an effect to be found.
+  """The number of runs that a t-test needs to detect an effect.
 
   Args:
-    d: the effect size to be found: Cohen's d or, if paired, the mean of the
-      differences in units of their standard deviation.
-    power: the probability with which it shall be found.
-    level: one less the p below which it counts as found, two-sided.
+    d: the effect size: Cohen's d or, if paired, the mean of the differences
+      divided by their standard deviation.
+    power: the probability of detecting the effect.
+    level: 1 − α. The effect is detected if the two-sided p is below α.
     paired: whether the i-th runs share a seed.
 
   Returns:
-    The least number of runs in each of two sets, or of pairs.
+    The least number of runs in each set, or of pairs.
 
   Examples:
     >>> from orthograd_optax import stats
@@ -369,32 +383,32 @@ def required_seeds(
   """
   if not math.isfinite(d) or d == 0:
     raise ValueError(
-      f"d is {d}, but must be finite and not zero: no number of runs finds an "
-      "effect of nothing."
+      f"d is {d}, but must be finite and not zero: no number of runs detects "
+      "an effect of zero."
     )
   if not 0 < power < 1:
     raise ValueError(f"power is {power}, but must be between 0 and 1.")
   _check_level(level)
 
-  def found(n):
+  def detects(n):
     freedom, root = (n - 1, n) if paired else (2 * n - 2, n / 2)
     critical = special.stdtrit(freedom, (1 + level) / 2)
-    # An effect found with the wrong sign is none.
+    # Count the tail of the right sign only.
     shift = min(abs(d), 1e6) * math.sqrt(root)
     return 1 - special.nctdtr(freedom, shift, critical) >= power
 
   high = 2
-  while not found(high):
+  while not detects(high):
     high *= 2
     if high > 2**40:
       raise ValueError(
-        f"d is {d}, power {power} and level {level}: that takes more than "
-        "10¹² runs."
+        f"d is {d}, power {power} and level {level}, which needs more than "
+        "10¹² runs. Give a larger d, or a lower power or level."
       )
   low = max(2, high // 2)
   while low < high:
     middle = (low + high) // 2
-    low, high = (low, middle) if found(middle) else (middle + 1, high)
+    low, high = (low, middle) if detects(middle) else (middle + 1, high)
   return high
 
 
@@ -402,18 +416,19 @@ def check(runs, name) -> np.ndarray:
   values = np.asarray(runs, np.float64)
   if values.ndim != 1:
     raise ValueError(
-      f"{name} has shape {values.shape}, but must have one number for each run."
+      f"{name} has shape {values.shape}, but must be (runs,): one number for "
+      "each run."
     )
   if values.size < 2:
     raise ValueError(
-      f"{name} has {values.size} run(s), but a comparison needs at least two."
+      f"{name} has {values.size} run(s), but must have at least two."
     )
   sane = np.abs(values) < 1e100  # neither NaN nor infinite
   if not np.all(sane):
     first = int(np.argmin(sane))
     raise ValueError(
-      f"{name}[{first}] is {values[first]}: leave out the runs that diverged, "
-      "and say so."
+      f"{name}[{first}] is {values[first]}, but runs must be finite numbers. "
+      "Leave out the runs that diverged, and report how many they are."
     )
   return values
 
@@ -422,8 +437,8 @@ def check_pairs(a, b) -> tuple[np.ndarray, np.ndarray]:
   a, b = check(a, "a"), check(b, "b")
   if a.size != b.size:
     raise ValueError(
-      f"a has {a.size} runs and b has {b.size}: a paired comparison needs the "
-      "same seeds in both, in the same order."
+      f"a has {a.size} runs and b has {b.size}, but a paired comparison needs "
+      "the same seeds in both, in the same order."
     )
   return a, b
 
@@ -434,7 +449,7 @@ def _check_level(level):
 
 
 def mean(x) -> float:
-  # Exact, if all are equal.
+  # Exact if all values are equal.
   return float(x[0] + np.mean(x - x[0]))
 
 
@@ -449,7 +464,7 @@ def _ratio(x, y) -> float:
 
 
 def _welch(a, b):
-  """The difference of the means, its standard error and degrees of freedom."""
+  """The difference of the means, its standard error, degrees of freedom."""
   by_a, by_b = variance(a) / a.size, variance(b) / b.size
   share = _ratio(by_a, by_a + by_b)
   inverse = share**2 / (a.size - 1) + (1 - share) ** 2 / (b.size - 1)

@@ -1,9 +1,9 @@
-"""How ⟨w, g⟩, ⟨w, w⟩ and ⟨g, g⟩ are measured.
+"""Sums ⟨w, g⟩, ⟨w, w⟩ and ⟨g, g⟩.
 
-*Wide* sums entries of up to 32 bits in float64: one sweep over w and g, right
-at any scale and any angle. *Exact* sums in the entries' own precision, for
-float64 leaves and for devices without float64. The caller then scales w and g
-by their `magnitude` first, and measures g⊥ itself.
+*Wide* sums entries of up to 32 bits in float64. It takes one sweep over w and
+g, and is right at any scale and any angle. *Exact* sums in the entries' own
+dtype, for float64 leaves and for devices without float64. Its caller first
+divides w and g by their `magnitude`, and then measures g⊥ itself.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,16 +22,16 @@ Axes = tuple[tuple[int, ...], ...]
 
 
 class Group(NamedTuple):
-  """Arrays that together are one vector, or a batch of vectors."""
+  """Arrays that form one vector, or a batch of vectors."""
 
   ws: Arrays
   gs: Arrays
-  axes: Axes  # of each array, those to sum over; the others index vectors
-  length: Any  # entries of a vector, which may be symbolic; or one for each
+  axes: Axes  # of each array, the axes to sum over; the others are batch axes
+  length: Any  # entries of a vector, perhaps symbolic; packed, one for each row
 
 
 class Sums(NamedTuple):
-  """Inner products of w and g, one entry for each vector."""
+  """Inner products of w and g, with one entry for each vector."""
 
   wg: jax.Array
   ww: jax.Array
@@ -39,13 +39,13 @@ class Sums(NamedTuple):
 
 
 def is_whole(x: jax.Array) -> bool:
-  """Whether x is known to be on one device, and of known size.
+  """Whether x is known to lie on one device, and to have a known size.
 
-  Only such arrays are reshaped or joined: XLA would gather sharded ones.
+  Reshape or join only such arrays. XLA would gather sharded ones.
   """
   mesh = _mesh(x)
   if mesh.empty:
-    # `jit(in_shardings=…)` may shard x all the same, and does not show here.
+    # `jit(in_shardings=…)` may still shard x. That is not visible here.
     whole = jax.device_count() == 1
   else:
     spec = jax.typeof(x).sharding.spec
@@ -54,13 +54,13 @@ def is_whole(x: jax.Array) -> bool:
 
 
 def _mesh(x: jax.Array) -> Any:
-  """The mesh that x is on, as far as it is known."""
+  """The mesh of x, as far as it is known."""
   mesh = jax.typeof(x).sharding.mesh
   return jax.sharding.get_abstract_mesh() if mesh.empty else mesh
 
 
 def wide(group: Group, *, by_row: bool = False) -> Sums:
-  """The sums of a group in float64. Needs `jax.enable_x64`."""
+  """Sums a group in float64. Call it under ``jax.enable_x64``."""
   return _add_up(
     _by_row(w, g, a) if by_row and is_whole(g) else reduce([w], [g], a)[0]
     for w, g, a in zip(*group[:3], strict=True)
@@ -68,7 +68,7 @@ def wide(group: Group, *, by_row: bool = False) -> Sums:
 
 
 def _by_row(w: jax.Array, g: jax.Array, axes: tuple[int, ...]) -> Sums:
-  """First along the last axis: a CPU deals rows out to its cores."""
+  """Sums along the last axis first: XLA divides rows among a CPU's cores."""
   *others, last = axes or [0]
   if not others or last < g.ndim - 1:
     return reduce([w], [g], axes)[0]
@@ -77,9 +77,10 @@ def _by_row(w: jax.Array, g: jax.Array, axes: tuple[int, ...]) -> Sums:
 
 
 def reduce(ws: Arrays, gs: Arrays, axes: tuple[int, ...]) -> list[Sums]:
-  """The sums in float64 of pairs of arrays of one shape, in one reduction.
+  """Sums pairs of arrays of one shape in float64, in one reduction.
 
-  It reads each array once. Three reductions take a CPU several times as long.
+  It reads each array once. On a CPU, three reductions take several times as
+  long.
   """
   products = []
   for w, g in zip(ws, gs, strict=True):
@@ -92,7 +93,7 @@ def reduce(ws: Arrays, gs: Arrays, axes: tuple[int, ...]) -> list[Sums]:
 
 
 def exact(ws: Arrays, gs: Arrays, axes: Axes) -> Sums:
-  """The sums of a group in its own dtype; differentiable."""
+  """Sums a group in its own dtype. Differentiable."""
   return _add_up(
     Sums(jnp.sum(w * g, a), jnp.sum(w * w, a), jnp.sum(g * g, a))
     for w, g, a in zip(ws, gs, axes, strict=True)
@@ -100,14 +101,14 @@ def exact(ws: Arrays, gs: Arrays, axes: Axes) -> Sums:
 
 
 def _add_up(parts: Iterable[Sums]) -> Sums:
-  """The sums of several arrays as those of one."""
+  """Adds the sums of several arrays."""
   columns = zip(*parts, strict=True)
   add = functools.partial(functools.reduce, jnp.add)
   return Sums(*(add(replicated(column)) for column in columns))
 
 
 def over_devices(sums: Sums, axis_name: Any) -> Sums:
-  """Of vectors sharded over mapped axes, the sums of all their parts."""
+  """Adds the sums of all shards, for vectors sharded over mapped axes."""
   return sums if axis_name is None else lax.psum(sums, axis_name)
 
 
@@ -117,10 +118,10 @@ def group(ws: Arrays, gs: Arrays, axes: Axes) -> Group:
 
 
 def replicated(xs: Arrays) -> list[jax.Array]:
-  """Numbers of one group, on all devices if they are of several arrays.
+  """Replicates the numbers of a group over devices, if it has several arrays.
 
-  The arrays of a group may shard its batch axes each in its own way. If these
-  numbers took on the way of one, XLA would reshard the others.
+  Each array of a group may shard the batch axes differently. If the numbers
+  took the sharding of one array, XLA would reshard the others.
   """
   return [_replicated(x) if len(xs) > 1 and x.ndim else x for x in xs]
 
@@ -136,9 +137,9 @@ def _replicated(x: jax.Array) -> jax.Array:
 
 
 def magnitude(xs: Arrays, axes: Axes, axis_name: Any) -> jax.Array:
-  """A power of two near the largest |x|, the same on all devices.
+  """A power of two near the largest absolute entry, the same on all devices.
 
-  The squares of x / magnitude neither overflow nor vanish.
+  The squares of x / magnitude neither overflow nor underflow.
   """
   peaks = [
     jnp.max(jnp.abs(lax.stop_gradient(x)), a, initial=0)
@@ -148,5 +149,5 @@ def magnitude(xs: Arrays, axes: Axes, axis_name: Any) -> jax.Array:
   peak = peak if axis_name is None else lax.pmax(peak, axis_name)
   info = jnp.finfo(peak.dtype)
   power = lax.reduce_precision(peak, info.nexp, mantissa_bits=0)
-  # Within what has an inverse: neither 0, nor subnormal, nor infinite.
+  # Clip to powers that have an inverse: not 0, not subnormal, not infinite.
   return jnp.clip(power, 2.0**info.minexp, 2.0**-info.minexp)

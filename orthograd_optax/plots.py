@@ -1,12 +1,12 @@
-"""Pictures of calibration: reliability, severity, effects, temperature.
+"""Pictures: reliability, severity, training curves, effects, temperature.
 
 They need matplotlib: ``pip install 'orthograd-optax[plots]'``. Each function
-returns a ``matplotlib.figure.Figure`` that no window or global state knows of;
-:func:`save` writes it. Colours are told apart by the colour-blind, and lines
-also by their style and markers, for print in grey.
+returns a ``matplotlib.figure.Figure`` and touches no global state. :func:`save`
+writes the figure to a file.
 
-Where there are several seeds, lines are means over them, and bands are one
-standard deviation of the seeds on either side.
+With several seeds, a line is the mean over seeds, and its band is one standard
+deviation on either side. Methods differ in colour, line style and marker: the
+colour-blind can tell them apart, also in grey.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,20 +34,20 @@ def reliability_diagram(
   *,
   title: str | None = None,
 ) -> "Figure":
-  """Accuracy against confidence, with the gap, and where the examples are.
+  """Draws accuracy against confidence, and the share of examples by bin.
 
   Args:
-    reliabilities: what :func:`orthograd_optax.calibration.reliability` gives,
-      with or without a leading axis for seeds, or several of these by name, to
-      be drawn side by side.
-    title: a title above all.
+    reliabilities: a :class:`orthograd_optax.calibration.Reliability`, with or
+      without a leading axis for seeds. Or several of these by name, which are
+      drawn side by side.
+    title: title of the figure.
 
   Returns:
-    A figure with two axes for each: bars of accuracy, over the examples of all
-    seeds, with hatched gaps to the confidence, a band over seeds (in which, as
-    in the bars, each seed has the weight of its examples in that bin), and the
-    mean and standard deviation of the seeds' ECEs; and below it the share of
-    examples in each bin.
+    A figure with two axes for each name. The upper one has bars of accuracy,
+    hatched gaps to the confidence, and the mean ± standard deviation of the
+    seeds' ECEs. With several seeds, it has a band over seeds. In bars and band,
+    a seed has the weight of its examples in that bin. The lower one has the
+    share of examples in each bin.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -62,9 +62,9 @@ def reliability_diagram(
   if isinstance(reliabilities, calibration.Reliability):
     reliabilities = {"": reliabilities}
   if not reliabilities:
-    raise ValueError("There are no reliabilities to draw.")
+    raise ValueError("reliabilities is empty, but must have at least one.")
   columns = len(reliabilities)
-  # A legend of three columns needs the width of two panels.
+  # Leave room for the legend: three columns need the width of two panels.
   with _style.figure(max(3.1 * columns + 0.5, 4.2), 4.1, title) as figure:
     axes = figure.subplots(
       2,
@@ -96,16 +96,16 @@ def _finish_reliability(figure, axes, ncols):
 def report_diagram(
   report: calibration.Report, *, title: str | None = None
 ) -> "Figure":
-  """The reliability diagram of a report, with intervals and a band.
+  """Draws the reliability diagram of a report, with intervals.
 
   Args:
-    report: what :func:`orthograd_optax.calibration.report` gives.
-    title: a title above all.
+    report: a :class:`orthograd_optax.calibration.Report`.
+    title: title of the figure.
 
   Returns:
-    A figure with two axes: bars of accuracy with their intervals, hatched gaps
-    to the confidence, and the band in which a calibrated model's bars would
-    end; and below it the share of examples in each bin.
+    A figure with two axes. The upper one has bars of accuracy with intervals,
+    hatched gaps to the confidence, and the band within which the bars of a
+    calibrated model end. The lower one has the share of examples in each bin.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -139,7 +139,7 @@ def report_diagram(
     )
     _draw_reliability(top, axes[1, 0], bins, _style.COLORS[0])
     accuracy = [part.accuracy for part in report.bins if part.count > 0]
-    # An interval over few seeds may be missing, or reach beyond the axis.
+    # An interval over few seeds may be missing, or may not contain the value.
     reach = [
       (max(a.value - a.low, 0), max(a.high - a.value, 0))
       if math.isfinite(a.low)
@@ -164,15 +164,15 @@ def report_diagram(
 def gap_plot(
   parts: Sequence[Any], *, level: float = 0.95, title: str | None = None
 ) -> "Figure":
-  """Confidence less accuracy of classes or groups, with intervals.
+  """Draws confidence − accuracy of classes or groups, with intervals.
 
   Args:
-    parts: ``by_class`` or ``by_group`` of a report; the first 15 are drawn.
-    level: confidence level of the intervals, for the axis.
-    title: a title above all.
+    parts: ``by_class`` or ``by_group`` of a report. The first 15 are drawn.
+    level: confidence level of the intervals, for the label of the axis.
+    title: title of the figure.
 
   Returns:
-    A figure with one axis: on the right of zero, the model is too sure.
+    A figure with one axis. Right of zero, the model is overconfident.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -184,7 +184,7 @@ def gap_plot(
   """
   parts = list(parts)[:15]
   if not parts:
-    raise ValueError("There are no parts to draw.")
+    raise ValueError("parts is empty, but must have at least one.")
   with _style.figure(4.4, 0.9 + 0.26 * len(parts), title) as figure:
     axis = figure.subplots()
     axis.axvline(0, color=_style.GREY, linewidth=1)
@@ -210,12 +210,12 @@ def _draw_reliability(top, bottom, seeds, color):
     )
   if not count.any():
     raise ValueError(
-      "The reliability is of no examples: there is nothing to draw."
+      "The reliability has no examples, but must have at least one."
     )
   if not np.all(np.isfinite(seeds.confidence)):
     raise ValueError(
-      "The reliability has NaN in it: some row of the logits has no softmax. "
-      "Leave that row out, and find out where it comes from."
+      "The reliability has NaNs: some row of the logits has no softmax. Find "
+      "out where that row comes from, or leave it out."
     )
   several = count.ndim == 2 and len(count) > 1
   if count.ndim == 1:
@@ -294,14 +294,14 @@ def severity_curves(
   severities: Sequence[float] | None = None,
   title: str | None = None,
 ) -> "Figure":
-  """A metric against the severity of corruption, with a band over seeds.
+  """Draws a metric against the severity of corruption.
 
   Args:
-    values: for each optimizer an array of shape (seeds, severities), or
+    values: an array of shape (seeds, severities) for each optimizer, by name;
       (severities,) for one seed.
-    metric: what it is, for the axis.
-    severities: by default 1, 2, 3, ...
-    title: a title above all.
+    metric: name of the metric, for the label of the axis.
+    severities: the severities. By default 1, 2, 3, ...
+    title: title of the figure.
 
   Returns:
     A figure with one axis.
@@ -319,7 +319,8 @@ def severity_curves(
   x = np.arange(1, number + 1) if severities is None else np.asarray(severities)
   if x.shape != (number,):
     raise ValueError(
-      f"severities has shape {x.shape}, but the values have {number} each."
+      f"severities has shape {x.shape}, but must have one number for each "
+      f"value: the values have {number}."
     )
   with _style.figure(4.2, 3.1, title) as figure:
     axis = figure.subplots()
@@ -337,15 +338,15 @@ def curves(
   log: bool = False,
   title: str | None = None,
 ) -> "Figure":
-  """Metrics against the epoch, or the severity, with a band over seeds.
+  """Draws metrics against the epoch, the step or the severity.
 
   Args:
-    values: for each metric, and in it for each optimizer, an array of shape
-      (seeds, epochs), or (epochs,) for one seed.
-    x: the epochs at which they were taken.
-    xlabel: what they are, if no epochs.
-    log: whether all metrics are on the same, logarithmic scale.
-    title: a title above all.
+    values: by metric, and then by optimizer, an array of shape (seeds, epochs);
+      (epochs,) for one seed.
+    x: the epochs.
+    xlabel: label of the x axis.
+    log: whether all metrics share one logarithmic scale.
+    title: title of the figure.
 
   Returns:
     A figure with one axis for each metric.
@@ -359,17 +360,18 @@ def curves(
     ... )
   """
   if not values:
-    raise ValueError("There are no values to draw.")
+    raise ValueError("values is empty, but must have at least one.")
   at = np.asarray(x)
   panels = {name: _stack(group, "values") for name, group in values.items()}
   for name, arrays in panels.items():
     if at.shape != (_length(arrays),):
       raise ValueError(
-        f"x has shape {at.shape}, but {name} has {_length(arrays)} values."
+        f"x has shape {at.shape}, but must have one number for each value: "
+        f"{name} has {_length(arrays)}."
       )
   columns = 2 if len(panels) in (2, 4) else min(len(panels), 3)
   lines = math.ceil(len(panels) / columns)
-  # An optimizer looks the same in all of them.
+  # Give an optimizer the same style in all panels.
   names = list(dict.fromkeys(itertools.chain(*values.values())))
   with _style.figure(3.1 * columns, 2.6 * lines + 0.4, title) as figure:
     grid = figure.subplots(lines, columns, squeeze=False, sharey=log)
@@ -387,15 +389,15 @@ def curves(
 
 
 def _stack(values: Mapping[str, Any], what: str) -> dict[str, np.ndarray]:
-  """The values, all of them with an axis for seeds."""
+  """The values as arrays of shape (seeds, points)."""
   if not values:
-    raise ValueError("There are no values to draw.")
+    raise ValueError("values is empty, but must have at least one.")
   arrays = {name: np.atleast_2d(np.asarray(v)) for name, v in values.items()}
   levels = {v.shape[-1] for v in arrays.values()}
   if len(levels) > 1 or any(v.ndim != 2 for v in arrays.values()):
     shapes = {name: np.shape(v) for name, v in values.items()}
     raise ValueError(
-      f"values have shapes {shapes}, but must be (seeds, {what}), with the "
+      f"values have the shapes {shapes}, but must be (seeds, {what}), with the "
       f"same {what}."
     )
   return arrays
@@ -419,15 +421,15 @@ def _draw_curves(axis, x, arrays, names=None) -> None:
 def forest_plot(
   table: stats.ComparisonTable, *, title: str | None = None
 ) -> "Figure":
-  """Effect sizes with their intervals, one metric a line.
+  """Draws effect sizes with their intervals, one line for each metric.
 
   Args:
-    table: what :func:`orthograd_optax.stats.compare_table` gives.
-    title: a title above all.
+    table: a :class:`orthograd_optax.stats.ComparisonTable`.
+    title: title of the figure.
 
   Returns:
-    A figure with one axis. Effects whose Holm-adjusted p is below 0.05 are
-    filled, others hollow; infinite ones are arrows at the edge.
+    A figure with one axis. Markers are filled if the Holm-adjusted p is below
+    0.05, and hollow otherwise. Infinite effects are arrows at the edge.
 
   Examples:
     >>> from orthograd_optax import plots, stats
@@ -444,7 +446,7 @@ def forest_plot(
       face = _style.COLORS[0] if table.adjusted[name] < 0.05 else "white"
       look = {"color": _style.COLORS[0], "markerfacecolor": face}
       if math.isinf(row.d):
-        # Off the axis, at the edge that it lies beyond.
+        # Draw an arrow at the edge.
         edge = axis.get_yaxis_transform()
         side, marker = (0.99, ">") if row.d > 0 else (0.01, "<")
         axis.plot(side, y, marker, transform=edge, **look)
@@ -504,15 +506,16 @@ def temperature_curve(
   temperatures: Sequence[float] | None = None,
   title: str | None = None,
 ) -> "Figure":
-  """The loss against the temperature, with its minimum.
+  """Draws the loss against the temperature, with its minimum.
 
   Args:
     logits: array of shape (examples, classes) or (seeds, examples, classes), or
       several of these by name.
     labels: integer array of shape (examples,).
-    temperatures: by default 60 of them, from a quarter of the lowest of the
-      best to four times the highest, as far as these are from 0.01 to 100.
-    title: a title above all.
+    temperatures: the temperatures. By default 60 numbers, from a quarter of the
+      lowest best temperature to four times the highest. For this, best
+      temperatures are clipped to 0.01 and 100.
+    title: title of the figure.
 
   Returns:
     A figure with one axis.
@@ -526,14 +529,17 @@ def temperature_curve(
   """
   named = logits if isinstance(logits, Mapping) else {"": logits}
   if not named:
-    raise ValueError("There are no logits to draw.")
+    raise ValueError("logits is empty, but must have at least one.")
   stacks = {k: jnp.asarray(v) for k, v in named.items()}
   stacks = {k: v[None] if v.ndim == 2 else v for k, v in stacks.items()}
   over_seeds = lambda f: jax.vmap(f, in_axes=(0, None))
   for name, stack in stacks.items():
-    # Outside of vmap, where values can be looked at.
+    # Check here: under vmap, values can't be checked.
     if not np.isfinite(calibration.nll(stack[0], labels)):
-      raise ValueError(f"The loss of {name or 'the logits'} is not finite.")
+      raise ValueError(
+        f"The loss of {name or 'the logits'} is not finite. Leave out examples "
+        "whose logits are not finite."
+      )
   labels = jnp.asarray(labels)
   best = {
     name: np.asarray(over_seeds(calibration.fit_temperature)(stack, labels))
@@ -576,13 +582,13 @@ def temperature_curve(
 
 
 def save(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
-  """Writes a figure, in the format that the path's suffix names.
+  """Writes a figure to a file. The suffix chooses the format.
 
-  A file that was there is replaced at once, or left as it was.
+  An existing file is replaced only once the new one is complete.
 
   Args:
-    figure: what another function here returned.
-    path: ends in ``.svg``, ``.png`` or ``.pdf``.
+    figure: a figure from this module.
+    path: path of the file, ending in ``.svg``, ``.png`` or ``.pdf``.
 
   Returns:
     The path.
@@ -601,24 +607,24 @@ def save(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
     raise ValueError(
       f"{path} ends in {path.suffix!r}, but must end in .svg, .png or .pdf."
     )
-  # Without a date, the same figure gives the same bytes.
+  # Leave out the date, so that the same figure gives the same bytes.
   date = {".svg": "Date", ".pdf": "CreationDate"}.get(suffix)
   with _writing.replacing(path) as temporary:
     with _style.matplotlib().rc_context(_style.RC_PARAMS):
-      figure.draw_without_rendering()  # The layout settles, to the last bit.
+      figure.draw_without_rendering()  # settles the layout, to the last bit
       metadata = {date: None} if date else None
       figure.savefig(temporary, dpi=200, metadata=metadata)
   return path
 
 
 def svg(figure: "Figure") -> str:
-  """A figure as SVG without a background, to put into a page.
+  """Converts a figure to SVG without a background, to put into a page.
 
   Args:
-    figure: what another function here returned.
+    figure: a figure from this module.
 
   Returns:
-    The text of an SVG file; the same figure gives the same text.
+    The text of an SVG file. The same figure gives the same text.
 
   Examples:
     >>> from orthograd_optax import plots
@@ -647,7 +653,10 @@ def _draw_line(axis, i, x, seeds) -> dict[str, Any]:
 
 
 def _legend(where, axes, **place):
-  """A legend of the lines without data, whatever their names begin with."""
+  """A legend of the lines without data.
+
+  matplotlib's own legend leaves out names that begin with an underscore.
+  """
   handles = {
     line.get_label(): line
     for axis in axes

@@ -1,11 +1,14 @@
-"""Is it a difference, how large, and how sure: two sets of runs compared.
+"""Compare two sets of runs: tests, effect sizes and intervals.
 
-Every function takes one number for each run (a metric of each seed), as any
-sequence of at least two finite numbers, and computes in float64. Differences
-are the first less the second.
+Start with :func:`compare` for one metric, or :func:`compare_table` for several.
 
-Where the runs of each set are all equal, effect sizes and t-tests go to their
-limits: equal sets have an effect of 0 and p = 1, others of ±∞ and p = 0.
+Every function takes one number for each run, such as the accuracy of each seed:
+a sequence of at least two finite numbers. All compute in float64. A difference
+is the first set minus the second.
+
+If all runs of a set are equal, and so are those of the other set, effect sizes
+and t-tests go to their limits. Equal sets have an effect of 0 and p = 1.
+Different sets have an effect of ±∞ and p = 0.
 """
 
 from orthograd_optax._comparison import Comparison as Comparison

@@ -35,17 +35,29 @@ def installed(requirements):
   return {name for name, _ in found} - {PROJECT["name"]}
 
 
-@pytest.mark.parametrize("file", ["constraints.txt", "constraints-oldest.txt"])
-def test_all_that_is_installed_is_pinned(file):
+def pinned(file):
+  """The names that a file of constraints has a version of."""
   lines = (ROOT / file).read_text("utf-8").splitlines()
   pins = [Requirement(line) for line in lines if not line.startswith("#")]
   for pin in pins:
     assert re.fullmatch(r"==[\w.]+", str(pin.specifier)), pin
-  names = {canonicalize_name(pin.name) for pin in pins}
+  return {canonicalize_name(pin.name) for pin in pins}
+
+
+@pytest.mark.parametrize("file", ["constraints.txt", "constraints-oldest.txt"])
+def test_all_that_is_installed_is_pinned(file):
+  names = pinned(file)
   needed = installed([*PROJECT["dependencies"], *EXTRAS["dev"]])
   assert needed <= names, needed - names
   # What builds packages from source, and ours.
   assert {"editables", "hatchling", "setuptools", "wheel"} <= names
+
+
+def test_all_that_builds_the_site_is_pinned():
+  """Which is no part of `dev`, nor built with the oldest versions."""
+  pytest.importorskip("sphinx")
+  needed, names = installed(EXTRAS["docs"]), pinned("constraints.txt")
+  assert needed <= names, needed - names
 
 
 def test_what_is_imported_is_declared():
@@ -56,7 +68,8 @@ def test_what_is_imported_is_declared():
 
 def test_actions_are_commits():
   """A tag can be moved."""
-  text = (ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8")
+  files = (ROOT / ".github" / "workflows").glob("*.yml")
+  text = "\n".join(path.read_text("utf-8") for path in files)
   actions = re.findall(r"uses: (.*)", text)
   assert actions
   for action in actions:

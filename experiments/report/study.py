@@ -1,6 +1,6 @@
 """The page of one study: by what its pairs of methods differ, and verdicts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import itertools
 import pathlib
@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments import config
 from experiments.engine import rows
-from experiments.report import figures, kept, outcomes
+from experiments.report import conclusions, figures, kept, outcomes
 from experiments.report.compare import Compared, adjust, provenance
 from experiments.report.formats import method_name
 from experiments.report.page import Page, markdown, render
@@ -24,6 +24,10 @@ PANELS = {
   "ECE on the test set": ("clean", "ece"),
 }
 MOST_DIAGRAMS = 4
+# PLAN.md's `data_size`: one family, of which `schedules` has the 10 %. At 1 %
+# the loss is larger, and so is what matters.
+SIZES = ("data_1_percent", "schedules", "data_100_percent")
+MATTERS_SHARE = {"data_1_percent": 0.03}
 Pair = tuple[str, str]
 
 
@@ -85,8 +89,16 @@ class Answer:
     )
 
 
-def answer(study: config.Study, found: Results) -> Answer:
-  """Of the study's primary outcome."""
+def answer(
+  study: config.Study, found: Results, family: Sequence[Compared] = ()
+) -> Answer:
+  """Of the study's primary outcome.
+
+  Args:
+    study: which.
+    found: its rows.
+    family: comparisons of other studies that p is adjusted for, too.
+  """
   outcome = outcomes.OUTCOMES[study.outcome]
   its = [pair for pair in pairs(study) if has(found, pair)]
   if not its or not all(outcome.is_in(found, pair) for pair in its):
@@ -95,7 +107,26 @@ def answer(study: config.Study, found: Results) -> Answer:
       f"each after epoch {study.config.epochs}, with {outcome.label}. `python "
       f"-m experiments run {study.name}` goes on."
     )
-  return Answer(outcome, outcomes.compare(found, outcome, its))
+  rows_of = outcomes.compare(found, outcome, its)
+  adjust([*rows_of.values(), *family])
+  if share := MATTERS_SHARE.get(study.name):
+    first = next(iter(rows_of.values()))
+    outcome = outcome._replace(matters=round(share * np.mean(first.a), 3))
+  return Answer(outcome, rows_of)
+
+
+def family(study: config.Study) -> list[Compared]:
+  """What PLAN.md adjusts together with a study's own, of the rows kept."""
+  if study.name not in SIZES or study.name == "schedules":
+    return []
+  others = (config.load_study(name) for name in SIZES if name != study.name)
+  made = []
+  for other in others:
+    pair, found = other.pairs[-1], load_kept(other)
+    if has(found, pair):
+      outcome = outcomes.OUTCOMES[study.outcome]
+      made.append(outcomes.compare(found, outcome, [pair])[pair])
+  return made
 
 
 def others(
@@ -111,9 +142,9 @@ def others(
   return made
 
 
-def means(study: config.Study, found: Results) -> dict[str, Any]:
-  """Every method by every outcome that all of them have."""
-  methods = [m for m in study.optimizers if len(found.seeds([m])) > 1]
+def means(names: Iterable[str], found: Results) -> dict[str, Any]:
+  """Methods with two seeds or more, by every outcome that all of them have."""
+  methods = [m for m in names if len(found.seeds([m])) > 1]
   columns = {
     outcome: {
       m: found.values(
@@ -131,6 +162,17 @@ def means(study: config.Study, found: Results) -> dict[str, Any]:
   return {"methods": methods, "columns": columns}
 
 
+def plan() -> dict[str, config.Study]:
+  """The studies that PLAN.md has a section for, by name."""
+  known = config.studies()
+  return {name: of for name, (of, _) in known.items() if planned(name)}
+
+
+def is_complete(study: config.Study, found: Results) -> bool:
+  """Whether all of its pairs are there."""
+  return all(has(found, pair) for pair in pairs(study))
+
+
 def planned(name: str) -> str | None:
   """What PLAN.md says of a study, under a heading that names it."""
   sections = re.split(
@@ -143,13 +185,21 @@ def planned(name: str) -> str | None:
   return None
 
 
-def make(study: config.Study, found: Results) -> Page:
+def make(
+  study: config.Study, found: Results, family: Sequence[Compared] = ()
+) -> Page:
   """The study's page.
+
+  Args:
+    study: which.
+    found: its rows.
+    family: as for :func:`answer`.
 
   Raises:
     RowsError: if there is nothing to compare yet.
   """
-  its = answer(study, found)
+  its = answer(study, found, family)
+  conclude = conclusions.CONCLUSIONS.get(study.name)
   epochs = study.epochs_evaluated()
   ended = [name for name in study.optimizers if found.seeds([name])]
   followed = [
@@ -163,8 +213,9 @@ def make(study: config.Study, found: Results) -> Page:
     "study": study.name,
     "title": title.rstrip("."),
     "answer": its,
+    "conclusion": conclude and is_complete(study, found) and conclude(found),
     "others": others(study, found, list(its.rows)),
-    "means": means(study, found),
+    "means": means(study.optimizers, found),
     "plan": planned(study.name),
     "diagrams": len(ended) <= MOST_DIAGRAMS,
     "followed": followed and len(epochs) > 1,
@@ -192,7 +243,10 @@ def write(folder: pathlib.Path) -> str:
   study, found = load(folder)
   path = folder / "report.html"
   make(study, found).write_html(path)
-  facts = {"answer": answer(study, found), "means": means(study, found)}
+  facts = {
+    "answer": answer(study, found),
+    "means": means(study.optimizers, found),
+  }
   said = (markdown(name, facts) for name in ("summary.md", "methods.md"))
   return "\n\n".join([*said, f"The page: {path}"])
 
@@ -207,11 +261,11 @@ def write_kept(output: pathlib.Path | None = None) -> list[pathlib.Path]:
     The pages.
   """
   output, paths = output or kept.FOLDER, []
-  for name, (study, _) in config.studies().items():
+  for name, study in plan().items():
     found = load_kept(study)
-    if planned(name) and all(has(found, pair) for pair in pairs(study)):
+    if is_complete(study, found):
       paths.append(output / f"{name}.md")
-      make(study, found).write_markdown(paths[-1])
+      make(study, found, family(study)).write_markdown(paths[-1])
   return paths
 
 

@@ -11,7 +11,7 @@ import dataclasses
 from experiments.config import METHODS, Config, Study
 from experiments.studies.pilot_rates import at
 
-# Of the first four, the last is a step beyond the edge at which the best of the
+# Of all but SAM, the last is a step beyond the edge at which the best of the
 # others was.
 KNOBS = {
   "label_smoothing": ("smoothing", (0.05, 0.1, 0.02)),
@@ -19,7 +19,7 @@ KNOBS = {
   "mixup": ("mixing", (0.2, 1.0, 0.1)),
   "logit_norm": ("temperature", (0.04, 0.2, 1.0, 0.01)),
   "sam": ("radius", (0.05, 0.1, 0.2)),
-  "average": ("averaging", (0.99, 0.999)),
+  "average": ("averaging", (0.99, 0.999, 0.9999)),
 }
 STUDY = Study(
   name="pilot_knobs",

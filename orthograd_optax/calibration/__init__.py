@@ -1,26 +1,31 @@
 """Can you trust a model's confidence? Metrics, reports, recalibration.
 
-Start with :func:`report`, which has it all, with intervals. :func:`compare` is
-for two models, :func:`fit` recalibrates, :func:`bootstrap` gives any metric an
-interval, and :func:`focal` and others are losses to train with.
+Start with :func:`report`: it computes all metrics, with intervals. Use
+:func:`compare` for two models, :func:`fit` to recalibrate, and
+:func:`bootstrap` for an interval of any metric. :func:`focal`,
+:func:`logit_norm`, :func:`mbls` and :func:`smoothed` are losses to train with.
 
-Every metric takes logits of shape (examples, classes), in any floating dtype,
-and integer labels of shape (examples,), and returns one number, in float32
-(float64 for float64 logits). All of them run under ``jax.jit`` and
-``jax.vmap``: for many seeds on the same examples, that is
+**Inputs.** Every metric takes logits of shape (examples, classes), of any
+floating dtype, and integer labels of shape (examples,). It returns one number,
+in float32 (float64 for float64 logits). If you have probabilities, pass
+``from_probabilities(probabilities)``. For two classes, you may pass the logit
+of the second class alone, of shape (examples,) or (examples, 1); the logit of
+the first class is then zero. Boolean labels count as 0 and 1.
+
+**Transformations.** All metrics run under ``jax.jit`` and ``jax.vmap``. For
+many seeds on the same examples, call
 ``jax.vmap(evaluate, in_axes=(0, None))(logits, labels)``.
 
-If you have probabilities, pass ``from_probabilities(probabilities)``. For two
-classes, the logit of the second will do, of shape (examples,) or (examples, 1):
-the logit of the first is zero. Boolean labels count as 0 and 1.
+**Words.** The *confidence* of a prediction is its largest softmax probability.
+The prediction is *correct* if that class is the label. Among equal logits, the
+first class counts as the largest, as for ``argmax``. With two classes,
+confidence is from 0.5 to 1; use :func:`classwise_ece` for the probability of
+the second class.
 
-The *confidence* of a prediction is its largest softmax probability, and it is
-*correct* if that is the label's. So with two classes a confidence is from 0.5
-to 1; :func:`classwise_ece` asks of the probability of the second class. Among
-equal logits the first class counts as the largest, as for ``argmax``. Logits
-without a softmax (NaN, +∞, or −∞ in all classes) make every metric NaN. Labels
-out of range, and probabilities in the place of logits, are an error. Under
-``jit`` and ``vmap`` values can't be looked at: there such labels make it NaN.
+**Bad input.** Labels out of range raise an error, and so do probabilities in
+place of logits. Under ``jit`` and ``vmap`` values can't be checked: there,
+labels out of range make the metric NaN. Logits without a softmax (NaN, +∞, or
+−∞ in all classes) make every metric NaN.
 """
 
 from ._bins import Reliability as Reliability
@@ -74,4 +79,4 @@ from ._recalibrators import load as load
 from ._report import Report as Report
 from ._report import report as report
 
-brier_score = brier  # its older name
+brier_score = brier  # former name

@@ -1,4 +1,4 @@
-"""Examples in bins of confidence: reliability, and tallies that add up."""
+"""Bins of confidence: reliability, and tallies that add up over batches."""
 
 import collections
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ Binning = Literal["width", "mass"]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Reliability:
-  """What a reliability diagram shows, for bins of equal width.
+  """The data of a reliability diagram. Each field has shape (bins,).
 
-  A leading axis, such as ``jax.vmap`` makes, stands for seeds.
+  A leading axis, such as ``jax.vmap`` adds, stands for seeds.
 
   Attributes:
-    count: number of examples whose confidence is in each bin.
-    confidence: their mean confidence, and zero in an empty bin.
-    accuracy: the share of them that is correct, and zero in an empty bin.
+    count: number of examples whose confidence is in the bin.
+    confidence: their mean confidence; zero in an empty bin.
+    accuracy: the share of them that is correct; zero in an empty bin.
   """
 
   count: jax.Array
@@ -34,16 +34,17 @@ class Reliability:
 
 @_inputs.suggesting
 def reliability(logits: Any, labels: Any, num_bins: int = 10) -> Reliability:
-  """The data of a reliability diagram.
+  """Computes the data of a reliability diagram.
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
-    num_bins: number of bins, (lo, hi], of equal width.
+    num_bins: number of bins (lo, hi] of equal width.
 
   Returns:
-    A :class:`Reliability`, to draw with :mod:`orthograd_optax.plots` or, with
-    those of other seeds, for :func:`average_reliability`.
+    A :class:`Reliability`. Draw it with
+    :func:`orthograd_optax.plots.reliability_diagram`, or merge it with those of
+    other seeds by :func:`average_reliability`.
 
   Examples:
     >>> import jax.numpy as jnp
@@ -59,14 +60,15 @@ def reliability(logits: Any, labels: Any, num_bins: int = 10) -> Reliability:
 def average_reliability(
   reliabilities: Reliability | Sequence[Reliability],
 ) -> Reliability:
-  """Merges the reliabilities of several seeds into that of all their examples.
+  """Merges the reliabilities of several seeds.
 
   Args:
-    reliabilities: a sequence of them, or one with a leading axis.
+    reliabilities: a sequence of :class:`Reliability`, or one with a leading
+      axis for seeds.
 
   Returns:
-    A :class:`Reliability` in which each bin's mean is over its examples, so
-    that a seed with few examples in a bin has little say there.
+    A :class:`Reliability`. The mean of each bin is over the examples of all
+    seeds: a seed has the weight of its examples in that bin.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -85,14 +87,14 @@ def average_reliability(
     shapes = sorted({r.count.shape for r in reliabilities})
     if len(shapes) != 1:
       raise ValueError(
-        f"The {len(reliabilities)} reliabilities have the shapes {shapes}: "
+        f"The {len(reliabilities)} reliabilities have the shapes {shapes}, but "
         "there must be at least one, and all must have the same num_bins."
       )
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *reliabilities)
   if stacked.count.ndim < 2:
     raise ValueError(
-      f"One reliability of shape {stacked.count.shape} has nothing to average: "
-      "give a sequence of them, or one with a leading axis."
+      f"The reliability has shape {stacked.count.shape}, but needs a leading "
+      "axis to average over. Give a sequence of them, or use jax.vmap."
     )
   count = jnp.sum(stacked.count, axis=0)
   weight = stacked.count / jnp.maximum(count, 1)[None]
@@ -103,21 +105,21 @@ def average_reliability(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tally:
-  """Counts and sums over examples, from which :func:`evaluate` follows.
+  """Counts and sums over examples, enough to compute :func:`evaluate`.
 
-  Tallies of batches add up to the tally of all their examples, with ``+`` or,
-  over devices, with ``jax.lax.psum``: no logits need to be kept. Counts are
-  exact, and ``+`` keeps what rounding takes from the sums, so that they stay as
-  good as those of one batch, however many are added.
+  Add the tallies of batches with ``+``, or those of devices with
+  ``jax.lax.psum``. The sum is the tally of all examples, so no logits need to
+  be kept. Counts are exact. ``+`` also keeps the rounding errors of the sums:
+  however many batches are added, the result is as accurate as that of one.
 
   Attributes:
-    count: number of examples whose confidence is in each bin.
-    correct: number of those that are correct.
+    count: number of examples in each bin of confidence.
+    correct: number of correct examples in each bin.
     top5: number of examples whose label is among the five largest logits.
     sums: sums over examples of NLL, Brier score, entropy, largest absolute
-      logit and logit variance, and, by bin, of s = (upper edge of the bin −
-      confidence), s², and s of the correct ones.
-    lost: what the sums lost to rounding when they were added.
+      logit and logit variance. By bin, sums of the shortfall s = (upper edge of
+      the bin − confidence), of s², and of s over the correct examples.
+    lost: the rounding errors of the sums.
   """
 
   count: jax.Array
@@ -128,11 +130,11 @@ class Tally:
 
   @classmethod
   def empty(cls, num_bins: int = 10, dtype: Any = jnp.float32) -> "Tally":
-    """The tally of no examples, to start a loop or a scan with.
+    """The tally of no examples, to start a loop or a scan.
 
     Args:
       num_bins: as for :func:`tally`.
-      dtype: float64 for float64 logits.
+      dtype: float64 for float64 logits, else float32.
 
     Returns:
       A tally of zeros.
@@ -143,12 +145,12 @@ class Tally:
   def __add__(self, other: "Tally") -> "Tally":
     if self.count.shape != other.count.shape:
       raise ValueError(
-        f"Tallies of {self.count.shape} and {other.count.shape} bins don't add "
-        "up: give both the same num_bins."
+        f"The tallies have {self.count.shape} and {other.count.shape} bins, "
+        "but must have the same: give both the same num_bins."
       )
 
     def rounded_off(a, b, lost):
-      # Møller's and Knuth's error of a sum of two floats.
+      # The exact error of a sum of two floats (Møller, Knuth).
       total = a + b
       of_b = total - a
       error = (a - (total - of_b)) + (b - of_b)
@@ -159,16 +161,16 @@ class Tally:
     return dataclasses.replace(plain, lost=lost)
 
   def reliability(self) -> Reliability:
-    """As :func:`reliability`, of all examples."""
+    """The :func:`reliability` of all examples."""
     shortfall = self.sums["shortfall"] + self.lost["shortfall"]
     edges = _width_edges(self.count.shape[-1], shortfall.dtype)
     return _means(edges, self.count, self.correct, shortfall)
 
   def metrics(self) -> dict[str, jax.Array]:
-    """As :func:`evaluate`, of all examples; NaN if there are none.
+    """The metrics of :func:`evaluate`, of all examples; NaN without examples.
 
-    In a stream, the correlation has fewer digits where all confidences are
-    close together, and is NaN where none would be left.
+    The correlation of confidence and correctness loses digits if all
+    confidences are close together, and is NaN if no digit is left.
     """
     sums = jax.tree.map(jnp.add, self.sums, self.lost)
     s = sums["shortfall"]
@@ -177,11 +179,11 @@ class Tally:
     examples = jnp.sum(count, axis=-1)
     confidence = jnp.sum(count * bins.confidence, axis=-1) / examples
     correct = jnp.sum(right, axis=-1) / examples
-    # Counts know no NaN.
+    # Counts can't be NaN: carry the NaN of the confidence over.
     known = jnp.where(jnp.isnan(confidence), jnp.nan, 1).astype(s.dtype)
 
-    # A (co)variance is that within the bins and that between their means. With
-    # the confidence c and its shortfall s, cov(c, y) = −cov(s, y) in a bin.
+    # A (co)variance is the one within bins plus the one between their means.
+    # Within a bin, cov(c, y) = −cov(s, y), with confidence c and shortfall s.
     c = bins.confidence - confidence[..., None]
     y = bins.accuracy - correct[..., None]
     mean = s / jnp.maximum(count, 1)
@@ -197,7 +199,7 @@ class Tally:
       jnp.nan,
     )
 
-    # Of dictionaries, the one whose order survives jit and vmap.
+    # Unlike a dict, an OrderedDict keeps its order under jit and vmap.
     return collections.OrderedDict(
       accuracy=correct * known,
       top5_accuracy=self.top5.astype(s.dtype) / examples * known,
@@ -216,17 +218,17 @@ class Tally:
 def tally(
   logits: Any, labels: Any, num_bins: int = 10, where: Any = None
 ) -> Tally:
-  """Counts and sums a batch, for :func:`evaluate` in a stream.
+  """Tallies one batch, to compute :func:`evaluate` batch by batch.
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
     num_bins: number of bins of the ECE and of the reliability diagram.
-    where: boolean array of shape (examples,), of the examples to count, if the
-      others are padding. What is in those doesn't matter.
+    where: boolean array of shape (examples,): ``True`` for the examples to
+      count, ``False`` for padding. The values of padding don't matter.
 
   Returns:
-    A :class:`Tally`.
+    A :class:`Tally`. Add those of all batches, then call its ``metrics()``.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -246,7 +248,7 @@ def tally(
     if where.dtype != jnp.bool_ or where.shape != np.shape(labels):
       raise ValueError(
         f"where has shape {where.shape} and dtype {where.dtype}, but must be "
-        f"of booleans, in the shape of the labels, {np.shape(labels)}."
+        f"booleans in the shape of the labels, {np.shape(labels)}."
       )
     labels = labels * where.astype(jnp.int32)
     logits, labels = _inputs.check(logits, labels)
@@ -276,7 +278,7 @@ def _tally(logits, labels, num_bins, where) -> Tally:
   return Tally(count, correct, top5, sums, jax.tree.map(jnp.zeros_like, sums))
 
 
-# Bins are (lo, hi], given by their upper edges; the first has zero, too.
+# Bins are (lo, hi], given by their upper edges. The first also has zero.
 
 
 def by_confidence(logits, labels, num_bins, binning) -> Reliability:
@@ -285,7 +287,7 @@ def by_confidence(logits, labels, num_bins, binning) -> Reliability:
 
 
 def bins(probability, outcome, num_bins, binning, keep=None) -> Reliability:
-  """The reliability of probabilities, given whether each came true."""
+  """The reliability of probabilities, given the outcome of each."""
   check_bins(num_bins)
   keep = jnp.ones(outcome.shape, bool) if keep is None else keep
   if binning == "width":
@@ -316,7 +318,7 @@ def _width_edges(num_bins, dtype):
 
 
 def _sums(edges, probability, outcome, keep):
-  """By bin: the number of examples, of outcomes, and sums of the shortfall."""
+  """By bin: numbers of examples and outcomes, sums of the shortfall."""
   index = jnp.sum(probability[:, None] > edges[None, :-1], axis=1)
   inside = index[:, None] == jnp.arange(edges.size)[None]
   inside &= keep[:, None]

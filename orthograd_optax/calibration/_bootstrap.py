@@ -1,4 +1,4 @@
-"""Intervals: any metric by the bootstrap, over examples."""
+"""Intervals of metrics: the bootstrap over examples, and over seeds."""
 
 from collections.abc import Callable
 import functools
@@ -16,9 +16,9 @@ class Estimate(NamedTuple):
   """A number with its interval.
 
   Attributes:
-    value: of the examples at hand.
-    low: the lower end of the interval.
-    high: the upper end.
+    value: the number, of the sample itself.
+    low: lower end of the interval.
+    high: upper end of the interval.
   """
 
   value: float
@@ -27,7 +27,7 @@ class Estimate(NamedTuple):
 
   @classmethod
   def of(cls, triple: Any) -> "Estimate":
-    """From arrays of one number each."""
+    """An estimate from three arrays of one number each."""
     return cls(*map(float, triple))
 
   def __str__(self) -> str:
@@ -43,28 +43,28 @@ def bootstrap(
   level: float = 0.95,
   seed: int = 0,
 ) -> Estimate:
-  r"""A metric with error bars, by the bootstrap over examples.
+  r"""A metric with an interval, by the bootstrap over examples.
 
-  Draws as many examples as there are, with replacement, and takes the metric
-  of each draw, :math:`\theta^*`. The interval is the basic one,
+  Each replicate draws as many examples as there are, with replacement, and
+  computes the metric :math:`\theta^*`. The interval is the basic one,
 
   .. math::
 
     (2 \hat\theta - \theta^*_{97.5\,\%}, \;
       2 \hat\theta - \theta^*_{2.5\,\%}) ,
 
-  since calibration errors are biased upwards: draws have the bias twice, and
-  this takes it off again. If the metric itself is outside, the interval is
-  extended to it.
+  because calibration errors are biased upwards. A replicate has that bias
+  twice, and the basic interval subtracts it. If the value itself lies outside,
+  the interval is extended to it.
 
   Args:
     metric: a function of (logits, labels), such as :func:`ece`, or
       ``functools.partial(ece, num_bins=15)``.
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
-    replicates: number of draws.
+    replicates: number of replicates.
     level: the confidence level.
-    seed: which draws.
+    seed: seed of the draws.
 
   Returns:
     An :class:`Estimate`: value, low and high.
@@ -85,7 +85,7 @@ def bootstrap(
   """
   check_draws(replicates, level)
   logits, labels = _inputs.check(logits, labels)
-  # A hundred million numbers at once.
+  # Hold at most 10⁸ numbers at once.
   batch = int(np.clip(10**8 // logits.size, 1, replicates))
   keys = jax.random.split(jax.random.key(seed), replicates)
   draws = _draw(metric, batch, logits, labels, keys)
@@ -108,10 +108,19 @@ def basic_interval(
   level: float,
   limits: tuple[float, float] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Of a number, or of each in an array; draws are along the first axis."""
+  """The basic bootstrap interval of each entry of ``value``.
+
+  Args:
+    value: a number or an array.
+    draws: its replicates, along axis 0.
+    level: the confidence level.
+    limits: the range of possible values.
+
+  Returns:
+    Value, low and high.
+  """
   value, draws = np.asarray(value, np.float64), np.asarray(draws, np.float64)
-  # Where a draw has no such number, as a bin without examples has no accuracy,
-  # it has no say.
+  # Ignore replicates that are not finite: an empty bin has no accuracy.
   known = np.isfinite(draws).any(axis=0) & np.isfinite(value)
   draws = np.where(known[None], draws, 0)
   ends = [(1 + level) / 2, (1 - level) / 2]
@@ -125,7 +134,7 @@ def basic_interval(
 def wilson_interval(
   right: Any, count: Any, level: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Of shares; the bootstrap has none where all are right."""
+  """Wilson's interval of a share. The bootstrap's is empty if all are right."""
   right, count = np.asarray(right, np.float64), np.asarray(count, np.float64)
   z2 = special.ndtri((1 + level) / 2) ** 2
   with np.errstate(invalid="ignore", divide="ignore"):
@@ -139,7 +148,7 @@ def wilson_interval(
 def seeds_interval(
   values: Any, level: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Of the mean over seeds, the first axis, by Student's t."""
+  """Student's interval of the mean over seeds, along axis 0."""
   values = np.asarray(values, np.float64)
   # A bin or a class may be empty in some seeds.
   known = np.isfinite(values)
@@ -155,7 +164,7 @@ def seeds_interval(
 def check_draws(replicates: Any, level: Any) -> None:
   if not isinstance(replicates, int | np.integer) or replicates < 1:
     raise ValueError(
-      f"replicates is {replicates}, but must be a whole number > 0; 1000 are "
+      f"replicates is {replicates}, but must be a whole number > 0. 1000 is "
       "usual."
     )
   if not 0 < level < 1:
@@ -164,11 +173,11 @@ def check_draws(replicates: Any, level: Any) -> None:
 
 @functools.lru_cache(maxsize=4)
 def counts(units: int, replicates: int, seed: int) -> jax.Array:
-  """How often each of the units is drawn, (replicates + 1, units).
+  """How often each unit is drawn: shape (replicates + 1, units).
 
-  In the first row each is there once, so that it stands for the sample itself.
+  The first row is all ones: it is the sample itself.
   """
-  # Given as an argument, for XLA not to draw while it compiles.
+  # Pass the keys as an argument. Otherwise XLA draws while it compiles.
   keys = jax.random.split(jax.random.key(seed), replicates)
   return _count(keys, units)
 

@@ -1,4 +1,4 @@
-"""Two models on the same examples: whose confidence can be trusted?"""
+"""Comparison of two models on the same examples."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -23,27 +23,27 @@ from orthograd_optax.calibration._bootstrap import Estimate
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
 
-FEWEST_SEEDS = 5  # for a verdict
+MIN_SEEDS = 5  # for a verdict
 HIGHER_IS_BETTER = ("accuracy", "auroc")
-# More of these is neither better nor worse by itself.
+# Higher is neither better nor worse.
 NEUTRAL = ("confidence", "overconfidence", "entropy", "temperature")
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelComparison(_writing.Page):
-  """What :func:`compare` found; print it, or ``save`` it as a page.
+  """The result of :func:`compare`. Print it, or ``save`` it as a page.
 
   Attributes:
-    names: of the two models.
+    names: names of the two models.
     examples: number of examples.
     seeds: number of seeds of each model.
     level: confidence level of all intervals.
-    a: the first model's metrics, by name.
-    b: the second model's.
-    difference: the first less the second, paired.
-    verdicts: what each difference says, or nothing.
-    reliabilities: of each model, for the diagram.
-    notes: what to know when reading this.
+    a: metrics of the first model, by name.
+    b: metrics of the second model, by name.
+    difference: the first minus the second, paired, by name.
+    verdicts: which model is better, by name; empty if that can't be said.
+    reliabilities: :class:`Reliability` of each model, for the diagram.
+    notes: remarks for the reader.
   """
 
   names: tuple[str, str]
@@ -58,15 +58,16 @@ class ModelComparison(_writing.Page):
   notes: list[str]
 
   def size(self) -> str:
+    """The number of seeds and examples, in words."""
     seeds = f"{self.seeds} seeds of each, " if self.seeds > 1 else ""
     return f"{seeds}{self.examples:,} examples, the same for both"
 
   def summary(self) -> str:
-    """The scores that count right answers and honesty together, in a line."""
+    """The verdicts of NLL and ECE, in one line."""
     nll, ece = (self.verdicts[name] or "no verdict" for name in ("nll", "ece"))
     return (
-      f"By the NLL, which counts right answers and honesty together: {nll}. By "
-      f"the ECE, honesty alone: {ece}."
+      f"NLL (accuracy and calibration together): {nll}. "
+      f"ECE (calibration alone): {ece}."
     )
 
   def __str__(self) -> str:
@@ -89,7 +90,7 @@ class ModelComparison(_writing.Page):
     return "\n".join([self.size(), "", *lines, "", self.summary(), *notes])
 
   def to_dict(self) -> dict[str, Any]:
-    """Every number, as Python's own; NaN and infinities are None."""
+    """All numbers, as Python numbers. NaN and infinities become None."""
     names = ("names", "examples", "seeds", "level", "a", "b", "difference")
     content = {name: getattr(self, name) for name in names}
     content["names"] = list(self.names)
@@ -97,13 +98,13 @@ class ModelComparison(_writing.Page):
     return _report.plain(content)
 
   def plot(self) -> "Figure":
-    """Reliability diagrams, side by side; needs matplotlib."""
+    """Draws both reliability diagrams side by side. Needs matplotlib."""
     from orthograd_optax import plots
 
     return plots.reliability_diagram(self.reliabilities)
 
   def html(self) -> str:
-    """The page, as text; needs matplotlib."""
+    """The page as HTML. Needs matplotlib."""
     from orthograd_optax.calibration import _page
 
     return _page.comparison_page(self)
@@ -123,42 +124,42 @@ def compare(
   level: float = 0.95,
   seed: int = 0,
 ) -> ModelComparison:
-  """Compares two models by their logits on the same examples, in pairs.
+  """Compares two models on the same examples, in pairs.
 
-  Draws of examples are the same for both models, so that examples which are
-  hard for both add nothing to the interval of the difference. With several
-  seeds, the differences of the i-th seeds are compared, and the interval is
-  over seeds.
+  With one seed, the bootstrap draws the same examples for both models.
+  Examples that are hard for both then cancel in the difference. With several
+  seeds, the i-th seeds of both models form a pair, and intervals are over
+  seeds.
 
   Args:
-    a: logits of the first model, as for :func:`report`; several seeds are a
-      stack, (seeds, examples, classes).
+    a: logits of the first model, as for :func:`report`. With several seeds, of
+      shape (seeds, examples, classes).
     b: logits of the second model, of the same shape.
     labels: as for :func:`report`.
-    names: what the models are called.
-    classes: the names of the classes, in the order of the columns.
-    seeds: which seed each row is of, of shape (examples,).
+    names: names of the two models.
+    classes: names of the classes, in the order of the columns.
+    seeds: the seed of each row, of shape (examples,).
     num_bins: number of bins of the ECEs and of the diagrams.
-    replicates: number of bootstrap draws.
+    replicates: number of bootstrap replicates.
     level: confidence level of all intervals.
-    seed: which draws.
+    seed: seed of the draws.
 
   Returns:
-    A :class:`ModelComparison`: ``print`` it, ``save`` it as a page, or take
-    the numbers of ``to_dict()``. With two to four seeds it has numbers and no
-    verdict. Intervals are of one metric at a time: among many metrics, some
-    difference is likely to be one of chance.
+    A :class:`ModelComparison`. ``print`` it, ``save`` it as a page, or take the
+    numbers of ``to_dict()``. With two to four seeds, it has numbers but no
+    verdict. Intervals are not adjusted for the number of metrics: expect some
+    difference by chance.
 
   Examples:
     >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration
     >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (400, 3))
     >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
-    >>> found = calibration.compare(logits, logits / 2.5, labels)
-    >>> value, low, high = found.difference["ece"]
+    >>> comparison = calibration.compare(logits, logits / 2.5, labels)
+    >>> value, low, high = comparison.difference["ece"]
     >>> print(f"{value:.2f} ({low:.2f} to {high:.2f})")
     0.11 (0.06 to 0.19)
-    >>> print(found.verdicts["ece"])
+    >>> print(comparison.verdicts["ece"])
     B is better
   """
   _bootstrap.check_draws(replicates, level)
@@ -166,9 +167,8 @@ def compare(
   shapes = tuple(_inputs.as_array(x).shape for x in (a, b))
   if shapes[0] != shapes[1]:
     raise ValueError(
-      f"The models' logits have the shapes {shapes[0]} and {shapes[1]}, but "
-      "must be of the same examples, classes and seeds: keep those that both "
-      "have."
+      f"The logits have the shapes {shapes[0]} and {shapes[1]}, but must be of "
+      "the same examples, classes and seeds. Keep those that both models have."
     )
   both = [
     _predictions.check(x, labels, classes=classes, seeds=seeds).runs
@@ -179,9 +179,9 @@ def compare(
     [_resampling.describe(r.logits, r.labels, **options) for r in runs]
     for runs in both
   ]
-  found = [_resampling.estimates(model, level) for model in described]
+  intervals = [_resampling.estimates(model, level) for model in described]
   estimates = [
-    {k: Estimate.of(one[k]) for k in _report.METRICS} for one in found
+    {k: Estimate.of(model[k]) for k in _report.METRICS} for model in intervals
   ]
   first, second = described
   difference = {
@@ -189,9 +189,9 @@ def compare(
   }
   number = len(both[0])
   notes = []
-  if 1 < number < FEWEST_SEEDS:
+  if 1 < number < MIN_SEEDS:
     notes.append(
-      f"{number} seeds are too few for a verdict: take at least {FEWEST_SEEDS}."
+      f"{number} seeds are too few for a verdict: use at least {MIN_SEEDS}."
     )
   return ModelComparison(
     names=(str(names[0]), str(names[1])),
@@ -216,11 +216,11 @@ def _difference(name, a, b, level) -> Estimate:
   pairs = zip(a, b, strict=True)
   values = [x.values[name] - y.values[name] for x, y in pairs]
   if len(values) > 1:
-    found = _bootstrap.seeds_interval(values, level)
+    interval = _bootstrap.seeds_interval(values, level)
   else:
     draws = a[0].draws[name] - b[0].draws[name]
-    found = _bootstrap.basic_interval(values[0], draws, level)
-  return Estimate.of(found)
+    interval = _bootstrap.basic_interval(values[0], draws, level)
+  return Estimate.of(interval)
 
 
 def _verdict(name, difference, names) -> str:
@@ -236,6 +236,6 @@ def _verdict(name, difference, names) -> str:
 
 
 def _reliability(runs, num_bins) -> _bins.Reliability:
-  found = [_bins.reliability(r.logits, r.labels, num_bins) for r in runs]
-  stacked = jax.tree.map(lambda *x: jnp.stack(x), *found)
-  return found[0] if len(found) == 1 else stacked
+  each = [_bins.reliability(r.logits, r.labels, num_bins) for r in runs]
+  stacked = jax.tree.map(lambda *x: jnp.stack(x), *each)
+  return each[0] if len(each) == 1 else stacked

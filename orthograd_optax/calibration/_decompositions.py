@@ -1,4 +1,4 @@
-"""Proper scores, divided into what calibration costs and the rest."""
+"""Proper scores, decomposed into calibration and refinement."""
 
 from typing import Any, NamedTuple
 
@@ -9,11 +9,11 @@ from orthograd_optax.calibration import _bins, _inputs, _recalibration
 
 
 class Decomposition(NamedTuple):
-  """A score as a sum of two, the lower the better.
+  """A score as the sum of two parts. Lower is better.
 
   Attributes:
-    calibration: what dishonest probabilities cost; recalibration can save it.
-    refinement: what is left, since the model can't tell some examples apart.
+    calibration: the part due to miscalibration. Recalibration can remove it.
+    refinement: the rest: the model can't tell some examples apart.
   """
 
   calibration: jax.Array
@@ -26,16 +26,16 @@ def brier_decomposition(
 ) -> Decomposition:
   r"""The Brier score as calibration plus refinement.
 
-  For each class, examples are put in bins by its probability. With the mean
-  probability :math:`\bar p_b` and the class's frequency :math:`\bar y_b`,
+  For each class, bin the examples by its probability. With the mean probability
+  :math:`\bar p_b` and the frequency of the class :math:`\bar y_b` in a bin,
 
   .. math::
 
     \mathrm{calibration} = \sum_{\text{classes}} \sum_b \frac{n_b}{n} \,
-      (\bar p_b - \bar y_b)^2 ,
+      (\bar p_b - \bar y_b)^2 .
 
-  and the refinement is the rest: uncertainty less resolution, as Murphy has it.
-  What varies within the bins counts as resolution.
+  The refinement is the rest: uncertainty minus resolution, in Murphy's words.
+  Variation within bins counts as resolution.
 
   Args:
     logits: array of shape (examples, classes).
@@ -44,9 +44,9 @@ def brier_decomposition(
     binning: as for :func:`ece`.
 
   Returns:
-    A :class:`Decomposition`, whose sum is :func:`brier`. Neither part is
-    negative. As the ECE's, the noise of few examples in many bins adds to the
-    calibration part.
+    A :class:`Decomposition` whose sum is :func:`brier`. Neither part is
+    negative. As in :func:`ece`, few examples in many bins add noise, which
+    raises the calibration part.
 
   Examples:
     >>> import jax.numpy as jnp
@@ -82,10 +82,16 @@ def brier_decomposition(
 def nll_decomposition(logits: Any, labels: Any) -> Decomposition:
   r"""The negative log-likelihood as calibration plus refinement.
 
-  The refinement is the loss at the best temperature,
-  :math:`\min_T \mathrm{nll}(z / T, y)`, and the calibration what that saves.
-  Bins, as in :func:`brier_decomposition`, would not do: the loss of many
-  classes is no sum of losses of one class each.
+  The refinement is the loss at the best temperature. The calibration is what
+  that temperature saves:
+
+  .. math::
+
+    \mathrm{refinement} = \min_T \mathrm{nll}(z / T, y), \qquad
+    \mathrm{calibration} = \mathrm{nll}(z, y) - \mathrm{refinement} .
+
+  It has no bins, unlike :func:`brier_decomposition`: the loss of many classes
+  is not a sum over classes.
 
   Args:
     logits: array of shape (examples, classes).
@@ -111,6 +117,6 @@ def nll_decomposition(logits: Any, labels: Any) -> Decomposition:
   score = jnp.mean(_inputs.nll(logits, labels))
   temperature = _recalibration.fit_temperature(logits, labels)
   best = jnp.mean(_inputs.nll(logits / temperature, labels))
-  # Rounding may put the best a little above the score.
+  # Rounding may put the best loss a little above the score.
   refinement = jnp.minimum(best, score)
   return Decomposition(score - refinement, refinement)

@@ -1,4 +1,4 @@
-"""Calibration errors: how far confidence is from accuracy."""
+"""Calibration errors: the distance of confidence and accuracy."""
 
 import math
 from typing import Any
@@ -14,22 +14,22 @@ from orthograd_optax.calibration import _bins, _inputs
 def ece(
   logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
 ) -> jax.Array:
-  r"""The expected calibration error.
+  r"""The expected calibration error (ECE).
 
   .. math::
 
     \sum_b \frac{n_b}{n} \, |\mathrm{accuracy}_b - \mathrm{confidence}_b|
 
-  The noise of each bin biases it upwards (see :func:`debiased_ece`), the more
-  so the more bins there are: compare at the same number of bins and examples.
+  Compare ECEs at the same number of bins and of examples. The noise of each bin
+  biases the ECE upwards, more so with more bins; see :func:`debiased_ece`.
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
     num_bins: number of bins.
-    binning: ``"width"``, bins (lo, hi] of equal width, the last of which has
-      all confidences of exactly 1; or ``"mass"``, bins of equally many
-      examples, except that equal confidences share a bin (the adaptive ECE).
+    binning: ``"width"`` for bins (lo, hi] of equal width; the last one has all
+      confidences of exactly 1. ``"mass"`` for bins of equally many examples,
+      the adaptive ECE; equal confidences share a bin.
 
   Returns:
     A number from 0 to 1.
@@ -55,7 +55,13 @@ def ece(
 def mce(
   logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
 ) -> jax.Array:
-  """The maximum calibration error: the largest gap of a bin that has examples.
+  r"""The maximum calibration error (MCE): the largest gap of any bin.
+
+  .. math::
+
+    \max_b |\mathrm{accuracy}_b - \mathrm{confidence}_b|
+
+  Empty bins don't count.
 
   Args:
     logits: array of shape (examples, classes).
@@ -64,8 +70,8 @@ def mce(
     binning: as for :func:`ece`.
 
   Returns:
-    A number from 0 to 1. A bin of one example can set it: look at
-    :func:`reliability`, too.
+    A number from 0 to 1. A bin of one example can determine it: look at
+    :func:`reliability` too.
 
   Examples:
     >>> import jax.numpy as jnp
@@ -83,7 +89,7 @@ def mce(
 def rms_calibration_error(
   logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
 ) -> jax.Array:
-  r"""The root-mean-square calibration error: large gaps count for more.
+  r"""The root-mean-square calibration error. It weights large gaps more.
 
   .. math::
 
@@ -97,7 +103,7 @@ def rms_calibration_error(
     binning: as for :func:`ece`.
 
   Returns:
-    A number from 0 to 1, from :func:`ece` to :func:`mce`.
+    A number from 0 to 1. It lies between :func:`ece` and :func:`mce`.
 
   Examples:
     >>> import jax.numpy as jnp
@@ -118,25 +124,24 @@ def rms_calibration_error(
 
 @_inputs.checked()
 def ks_calibration_error(logits: Any, labels: Any) -> jax.Array:
-  r"""The Kolmogorov–Smirnov calibration error, which needs no bins.
+  r"""The Kolmogorov–Smirnov calibration error. It needs no bins.
 
-  With examples in order of their confidence :math:`f_i`, and correctness
+  Sort the examples by their confidence :math:`f_i`. With the correctness
   :math:`y_i`,
 
   .. math::
 
-    \max_k \Big| \frac{1}{n} \sum_{i \le k} (y_i - f_i) \Big| ,
+    \max_k \left| \frac{1}{n} \sum_{i \le k} (y_i - f_i) \right| .
 
-  where k is the last of its equals, if confidences are equal.
+  Of examples with equal confidence, only the last counts as k.
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
 
   Returns:
-    A number from 0 to 1. It is at least the gap of all examples together,
-    \|accuracy − mean confidence\|, and equal to it if the model is
-    overconfident throughout.
+    A number from 0 to 1. It is at least \|accuracy − mean confidence\|, and
+    equal to it if the model is overconfident at every confidence.
 
   Examples:
     >>> import jax.numpy as jnp
@@ -168,26 +173,26 @@ def classwise_ece(
   *,
   threshold: float = 0.0,
 ) -> jax.Array:
-  """The ECE of each class's probability, averaged over the classes.
+  """The ECE of the probability of each class, averaged over classes.
 
-  For class c, the softmax probability of c takes the place of the confidence,
-  and an example is correct if its label is c. A class without examples counts
-  like any other: its probability ought to be zero. For two classes both have
-  the same error, that of the probability of the second.
+  For class c, the softmax probability of c replaces the confidence, and an
+  example is correct if its label is c. A class without examples counts like any
+  other: its probability should be zero. With two classes, both have the same
+  error: that of the probability of the second class.
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
     num_bins: number of bins.
     binning: as for :func:`ece`.
-    threshold: leave out probabilities below this. Of a thousand classes most
-      are next to zero, and rightly so, which hides the errors of the others.
-      1 / classes and 0.01 are usual.
+    threshold: leave out probabilities below this number. With a thousand
+      classes, most probabilities are rightly close to zero, which hides the
+      errors of the others. Usual values are 1 / classes and 0.01.
 
   Returns:
-    A number from 0 to 1; divided by the number of classes, it is small where
-    they are many. With a threshold it is the mean over the classes that reach
-    it, and NaN if none does.
+    A number from 0 to 1. With many classes it is small, because it is a mean
+    over classes. With a threshold, the mean is over the classes that reach it;
+    NaN if none does.
 
   Examples:
     >>> import jax.numpy as jnp
@@ -209,8 +214,8 @@ def classwise_ece(
   """
   if not 0 <= threshold < 1:
     raise ValueError(
-      f"threshold is {threshold}, but must be from 0 to below 1: the least "
-      "probability that counts."
+      f"threshold is {threshold}, but must be at least 0 and below 1. Give the "
+      "least probability that counts."
     )
   probabilities = jax.nn.softmax(logits)
   own = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
@@ -221,7 +226,7 @@ def classwise_ece(
     binned = _bins.bins(probability, outcome, num_bins, binning, keep)
     return _bins.mean_gap(binned), jnp.any(keep)
 
-  # Some classes at a time, for a thousand of them not to need gigabytes.
+  # Map over 16 classes at a time, to save memory.
   columns = probabilities.T, own.T
   errors, counts = jax.lax.map(one_class, columns, batch_size=16)
   return jnp.mean(errors, where=counts)
@@ -235,11 +240,10 @@ def top_k_ece(
   num_bins: int = 10,
   binning: _bins.Binning = "width",
 ) -> jax.Array:
-  """The ECE of "the label is one of the k likeliest classes".
+  """The ECE of the statement "the label is among the top k classes".
 
-  The sum of the k largest probabilities takes the place of the confidence, and
-  an example is correct if its label is among them. With k = 1 it is
-  :func:`ece`.
+  The sum of the k largest probabilities replaces the confidence. An example is
+  correct if its label is among these classes. With k = 1 this is :func:`ece`.
 
   Args:
     logits: array of shape (examples, classes).
@@ -265,7 +269,7 @@ def top_k_ece(
   """
   _inputs.check_k(k, logits.shape[1])
   largest, _ = jax.lax.top_k(jax.nn.softmax(logits), k)
-  # Rounding may take it beyond 1, and so out of the last bin.
+  # Rounding may push the sum above 1, out of the last bin.
   within = jnp.minimum(jnp.sum(largest, axis=1), 1)
   inside = _inputs.rank(logits, labels) < k
   return _bins.mean_gap(_bins.bins(within, inside, num_bins, binning))
@@ -275,16 +279,16 @@ def top_k_ece(
 def debiased_ece(
   logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
 ) -> jax.Array:
-  r"""The ECE less an estimate of its bias.
+  r"""The ECE minus an estimate of its bias.
 
-  The accuracy of a bin is a mean of few examples, and its noise makes gaps
-  where there are none. With :math:`\hat e_b` the gap of bin b, and
-  :math:`\sigma_b^2 = a_b (1 - a_b) / n_b` the variance of its accuracy, that is
+  The accuracy of a bin is a mean over few examples. Its noise adds to the gap.
+  With the gap :math:`\hat e_b` of bin b, and the variance of its accuracy
+  :math:`\sigma_b^2 = a_b (1 - a_b) / n_b`, the debiased ECE is
 
   .. math::
 
-    \sum_b \frac{n_b}{n} \, \big(
-      2 |\hat e_b| - \mathbb{E}\,|\mathcal{N}(\hat e_b, \sigma_b^2)| \big).
+    \sum_b \frac{n_b}{n} \, \left(
+      2 |\hat e_b| - \mathbb{E}\,|\mathcal{N}(\hat e_b, \sigma_b^2)| \right).
 
   Args:
     logits: array of shape (examples, classes).
@@ -293,9 +297,9 @@ def debiased_ece(
     binning: as for :func:`ece`.
 
   Returns:
-    A number not above :func:`ece`. Where gaps are large beside their noise, no
-    bias is left; where there are none at all, √2 − 1 = 41 % of it is gone. It
-    is not clipped at zero, which would add some again.
+    A number, at most :func:`ece`. If gaps are much larger than their noise, no
+    bias is left. If there are no gaps at all, √2 − 1 = 41 % of the bias is
+    removed. The result may be negative: clipping it would add bias.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -309,8 +313,8 @@ def debiased_ece(
 
   References:
     Kumar et al, `Verified Uncertainty Calibration
-    <https://arxiv.org/abs/1909.10155>`_, 2019 (who draw samples where the
-    expectation above is in closed form)
+    <https://arxiv.org/abs/1909.10155>`_, 2019 (by sampling; here the
+    expectation is in closed form)
   """
   bins = _bins.by_confidence(logits, labels, num_bins, binning)
   count = jnp.maximum(bins.count, 1).astype(logits.dtype)
@@ -327,24 +331,24 @@ def debiased_ece(
 def smooth_ece(
   logits: Any, labels: Any, bandwidth: float | None = None
 ) -> jax.Array:
-  r"""The smooth calibration error (smECE), which needs no bins.
+  r"""The smooth calibration error (smECE). It needs no bins.
 
   With a Gaussian kernel :math:`K_\sigma` reflected at 0 and 1, confidences
   :math:`f_i` and correctness :math:`y_i`,
 
   .. math::
 
-    \mathrm{smECE}_\sigma = \int_0^1 \Big| \frac{1}{n} \sum_i
-      K_\sigma(t, f_i) \, (f_i - y_i) \Big| \, dt ,
+    \mathrm{smECE}_\sigma = \int_0^1 \left| \frac{1}{n} \sum_i
+      K_\sigma(t, f_i) \, (f_i - y_i) \right| \, dt ,
 
-  at the one bandwidth where :math:`\mathrm{smECE}_\sigma = \sigma` (or 0.001,
-  if that is below it). It changes continuously with the predictions, unlike
-  :func:`ece`.
+  at the bandwidth where :math:`\mathrm{smECE}_\sigma = \sigma`, at least 0.001.
+  Unlike :func:`ece`, it is continuous in the predictions.
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
-    bandwidth: a fixed :math:`\sigma`, from 0.001 to 1, instead of that one.
+    bandwidth: a fixed :math:`\sigma`, from 0.001 to 1. By default, the one
+      above.
 
   Returns:
     A number from 0 to 1.
@@ -372,7 +376,7 @@ def smooth_ece(
   k = jnp.arange(modes, dtype=logits.dtype)
 
   def error(sigma, points=modes):
-    # The reflected kernel multiplies mode k of a cosine series by its damping.
+    # In a cosine series, the reflected kernel multiplies mode k by a damping.
     damped = spectrum * jnp.exp(-((math.pi * k * sigma) ** 2) / 2)
     smoothed = 2 * jnp.abs(jnp.fft.irfft(damped, 2 * points)[: points + 1])
     return jnp.sum(smoothed) - (smoothed[0] + smoothed[-1]) / 2
@@ -385,7 +389,7 @@ def smooth_ece(
 
   if bandwidth is not None:
     return error(bandwidth, 16 * modes)
-  # The error falls with the bandwidth, so that there is one crossing.
+  # The error falls as the bandwidth grows, so there is one crossing.
   bounds = jnp.asarray(smallest, k.dtype), jnp.asarray(1.0, k.dtype)
   low, high = jax.lax.fori_loop(0, 30, halve, bounds)
   return error((low + high) / 2, 16 * modes)

@@ -1,4 +1,4 @@
-"""Checks of (logits, labels), shared by all that takes them."""
+"""Checks of (logits, labels), and figures of single examples."""
 
 from collections.abc import Callable
 import difflib
@@ -14,30 +14,32 @@ import numpy as np
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Probabilities rounded to three decimals are still taken for such.
+# Accept sums of probabilities that were rounded to three decimals.
 SUM_TOLERANCE = 0.01
 
 
 def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-  """Jits a function of (logits, labels, ...), behind a check of these two.
+  """Checks and jits a function of (logits, labels, ...).
+
+  The function gets real floating logits of at least float32 and, if it needs
+  labels, int32 labels. If a label is out of range and traced, its row of logits
+  becomes NaN. If a row of logits has no softmax, all floating results become
+  NaN.
 
   Args:
     *static: names of the arguments that are not arrays.
 
   Returns:
-    A decorator. What it makes gets checked arrays: real floating logits of at
-    least float32, and, if the function needs labels, int32 ones; where a label
-    is out of range and could not be looked at, that row of logits is NaN.
-    Where a row of logits has no softmax, floating results become NaN.
+    A decorator.
   """
 
   def decorate(function: Callable[P, R]) -> Callable[P, R]:
     body: Any = function
 
     def guarded(logits, labels, **options):
-      # Not left to arithmetic: on some CPUs XLA's exp and max lose NaNs.
-      nothing = jnp.all(logits == -jnp.inf, axis=1)
-      undefined = jnp.any(nothing | jnp.any(~(logits < jnp.inf), axis=1))
+      # Don't rely on arithmetic: on some CPUs, XLA's exp and max lose NaNs.
+      all_impossible = jnp.all(logits == -jnp.inf, axis=1)
+      undefined = jnp.any(all_impossible | jnp.any(~(logits < jnp.inf), axis=1))
 
       def guard(x):
         floating = jnp.issubdtype(x.dtype, jnp.floating)
@@ -57,8 +59,8 @@ def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
       for name in static:
         if isinstance(arguments.get(name), jax.Array):
           raise TypeError(
-            f"{name} is an array, but must be known when jax compiles: give a "
-            "Python number, and under jax.jit name it in static_argnames."
+            f"{name} is an array, but must be a Python number. Under jax.jit, "
+            "name it in static_argnames."
           )
       pair = arguments.pop("logits"), arguments.pop("labels", None)
       return jitted(*check(*pair, needs_labels), **arguments)
@@ -69,7 +71,7 @@ def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def suggesting(function: Callable[P, R]) -> Callable[P, R]:
-  """Names the argument that was meant, where one is unknown."""
+  """Adds a suggestion to the error for an unknown argument."""
   names = list(inspect.signature(function).parameters)
 
   @functools.wraps(function)
@@ -79,7 +81,7 @@ def suggesting(function: Callable[P, R]) -> Callable[P, R]:
         close = difflib.get_close_matches(name, names, 1, 0.5)
         options = close or [x for x in names if x not in ("logits", "labels")]
         raise TypeError(
-          f"{function.__name__} has no argument {name!r}: did you mean "  # pyright: ignore
+          f"{function.__name__} has no argument {name!r}. Did you mean "  # pyright: ignore
           f"{' or '.join(options) or 'to leave it out'}?"
         )
     return function(*args, **kwargs)
@@ -88,7 +90,7 @@ def suggesting(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check(logits: Any, labels: Any, needs_labels: bool = True):
-  """Returns (logits, labels) as arrays, or raises if they are no such pair."""
+  """Returns (logits, labels) as arrays, or raises."""
   logits = _check_logits(logits)
   if labels is None and not needs_labels:
     return logits, None
@@ -98,8 +100,8 @@ def check(logits: Any, labels: Any, needs_labels: bool = True):
   if not isinstance(in_range, Tracer) and not np.all(in_range):
     first = int(np.argmin(in_range))
     raise ValueError(
-      f"labels[{first}] is {labels[first]}, but with {classes} classes labels "
-      f"run from 0 to {classes - 1}: give the index of the class's column."
+      f"labels[{first}] is {labels[first]}, but with {classes} classes must be "
+      f"from 0 to {classes - 1}. Give the index of the class's column."
     )
   logits = jnp.where(jnp.asarray(in_range)[:, None], logits, jnp.nan)
   return logits, jnp.asarray(labels).astype(jnp.int32)
@@ -108,16 +110,16 @@ def check(logits: Any, labels: Any, needs_labels: bool = True):
 def _check_logits(logits: Any) -> jax.Array:
   logits = as_array(logits)
   if jnp.iscomplexobj(logits) or logits.dtype == jnp.bool_:
-    raise TypeError(f"logits must be real numbers, but are {logits.dtype}.")
+    raise TypeError(f"logits are {logits.dtype}, but must be real numbers.")
   column = logits.ndim == 1 or logits.ndim == 2 and logits.shape[1] == 1
   if logits.ndim != 2 and not column:
     raise ValueError(
       f"logits has shape {logits.shape}, but must be (examples, classes), or "
-      "(examples,) for two classes. For a stack of these, use jax.vmap."
+      "(examples,) for two classes. For several seeds, use jax.vmap."
     )
   if logits.shape[0] == 0 or 0 in logits.shape:
     raise ValueError(
-      f"logits has shape {logits.shape}: there must be at least one example "
+      f"logits has shape {logits.shape}, but must have at least one example "
       "and two classes."
     )
   if not isinstance(logits, Tracer) and are_probabilities(logits):
@@ -125,11 +127,11 @@ def _check_logits(logits: Any) -> jax.Array:
     raise ValueError(
       f"logits look like probabilities: each row {rule}. Pass "
       "calibration.from_probabilities(probabilities); in a file, name them "
-      "probabilities. If they are logits all "
+      "probabilities. If they really are logits, pass "
       + (
-        "the same, pass np.stack([0 * logits, logits], axis=1)."
+        "np.stack([0 * logits, logits], axis=1)."
         if column
-        else "the same, pass logits - 1, which changes no prediction."
+        else "logits - 1, which changes no prediction."
       )
     )
   logits = jnp.asarray(logits)
@@ -146,20 +148,20 @@ def check_k(k: Any, classes: int) -> None:
 
 
 def two_columns(logits: jax.Array) -> jax.Array:
-  """Of the second class's logit, where the first one's is zero."""
+  """Two columns from the logit of the second class."""
   logits = logits.reshape(-1)
   return jnp.stack([jnp.zeros_like(logits), logits], axis=1)
 
 
 def as_array(x: Any) -> Any:
-  """As a NumPy or a JAX array, also of another framework's tensor."""
+  """A NumPy or JAX array, also from the tensor of another framework."""
   if isinstance(x, jax.Array | np.ndarray):
     return x
   return np.asarray(x) if hasattr(x, "__array__") else jnp.asarray(x)
 
 
 def are_probabilities(logits: Any) -> bool:
-  """Whether this is so of all rows; most logits show it in the first."""
+  """Whether all rows are probabilities. The first row settles most cases."""
   column = logits.ndim == 1 or logits.shape[1] == 1
 
   def fits(rows):
@@ -173,25 +175,25 @@ def are_probabilities(logits: Any) -> bool:
 
 
 def _check_labels(labels: Any, examples: int, classes: int) -> Any:
-  # Labels of NumPy are checked before jax narrows them, and narrow ones widened
-  # before they are compared with a number of classes that they can't hold.
+  # Check NumPy labels before jax narrows them. Widen narrow labels before they
+  # are compared with a number of classes that they can't hold.
   labels = labels if isinstance(labels, jax.Array) else np.asarray(labels)
   if labels.dtype.kind in "OUST":
     first = labels.ravel()[0] if labels.size else ""
     raise TypeError(
-      f"labels must be integers, but are objects such as {str(first)!r}. With "
-      "classes, the list of names in the order of the columns (scikit-learn's "
-      "model.classes_): labels = [list(classes).index(y) for y in labels]."
+      f"labels are names such as {str(first)!r}, but must be integers. With "
+      "the list of classes in the order of the columns (scikit-learn's "
+      "model.classes_), use labels = [list(classes).index(y) for y in labels]."
     )
   if labels.dtype == np.bool_ and classes == 2:
     labels = labels.astype(np.int32)
   if not jnp.issubdtype(labels.dtype, jnp.integer):
     raise TypeError(
-      f"labels must be integers, but are {labels.dtype}: give each example the "
+      f"labels are {labels.dtype}, but must be integers. Give each example the "
       "index of its class. If all are whole numbers, use labels.astype(int)."
     )
   if labels.shape != (examples,):
-    remedy = "Each row of logits needs one label."
+    remedy = "Give one label for each row of logits."
     if labels.shape == (examples, 1):
       remedy = "Use labels[:, 0]."
     elif labels.shape == (examples, classes):
@@ -204,23 +206,23 @@ def _check_labels(labels: Any, examples: int, classes: int) -> Any:
 
 
 def from_probabilities(probabilities: Any) -> jax.Array:
-  r"""Logits that have these probabilities as their softmax: their logarithms.
+  r"""Converts probabilities to logits: :math:`z = \log p`.
 
-  Every metric and recalibrator takes logits. With probabilities in their place
-  (scikit-learn's ``predict_proba``, a softmax, a sigmoid), call this first.
+  Call it first if your model returns probabilities (scikit-learn's
+  ``predict_proba``, a softmax, a sigmoid): every metric and recalibrator takes
+  logits. The softmax of the logits returns the probabilities.
 
-  A probability of zero has no logarithm. It becomes the smallest normal number
-  of its dtype, 1e-38 or, of float64, 2e-308: what a softmax rounds to zero is
-  below it. So no logit is infinite, and an example whose label had a
-  probability of zero adds 87 or 708 to the sum of losses.
+  A probability of zero becomes the smallest normal number of its dtype, 1e-38
+  in float32 and 2e-308 in float64, so that no logit is infinite. An example
+  whose label has probability zero adds 87 (float64: 708) to the sum of losses.
 
   Args:
-    probabilities: array of shape (..., classes), each row of which sums to 1;
-      or, for two classes, the probability of the second, of shape (examples,)
-      or (examples, 1).
+    probabilities: array of shape (..., classes) whose rows sum to 1; or, for
+      two classes, the probability of the second class, of shape (examples,) or
+      (examples, 1).
 
   Returns:
-    Logits of shape (..., classes); of two classes, (examples, 2).
+    Logits of shape (..., classes). From one column, (examples, 2).
 
   Examples:
     >>> import numpy as np
@@ -239,11 +241,13 @@ def from_probabilities(probabilities: Any) -> jax.Array:
       p = p.astype(np.float32)
     else:
       raise TypeError(
-        f"probabilities must be real numbers in an array of at least one axis, "
-        f"but are {p.dtype} of shape {p.shape}."
+        f"probabilities have dtype {p.dtype} and shape {p.shape}, but must be "
+        "real numbers in an array of at least one axis."
       )
   if p.size == 0:
-    raise ValueError(f"probabilities has shape {p.shape}: there is nothing.")
+    raise ValueError(
+      f"probabilities has shape {p.shape}, but must have at least one example."
+    )
   if not isinstance(p, Tracer):
     _check_probabilities(np.asarray(p))
   numpy = np if isinstance(p, np.ndarray) else jnp
@@ -264,11 +268,11 @@ def _check_probabilities(p: np.ndarray) -> None:
     name = f"probabilities[{', '.join(map(str, where))}]"
     missing = np.isnan(p[where])
     raise ValueError(
-      f"{name} is {p[where]:.6g}, but a probability is from 0 to 1. "
+      f"{name} is {p[where]:.6g}, but a probability must be from 0 to 1. "
       + (
         "Leave that example out."
         if missing
-        else "If these are logits, pass them as they are."
+        else "If these are logits, pass them without from_probabilities."
       )
     )
   if column:
@@ -280,13 +284,12 @@ def _check_probabilities(p: np.ndarray) -> None:
     name = f"probabilities[{', '.join(map(str, where))}]"
     raise ValueError(
       f"{name} sums to {sums[where]:.6g}, but the probabilities of all classes "
-      "sum to 1. If a class has no column, add it; if they are shares of "
-      "something else, divide them by their sum, "
-      "p / p.sum(axis=-1, keepdims=True)."
+      "must sum to 1. If a class has no column, add it. If the sum does not "
+      "matter, divide by it: p / p.sum(axis=-1, keepdims=True)."
     )
 
 
-# One number for each example.
+# Figures of single examples, of shape (examples,).
 
 
 def confidence(logits):
@@ -294,7 +297,7 @@ def confidence(logits):
 
 
 def rank(logits, labels):
-  """How many classes come before the label's, in the order of ``top_k``."""
+  """The rank of the label among the logits, in the order of ``top_k``."""
   own = jnp.take_along_axis(logits, labels[:, None], axis=1)
   before = jnp.arange(logits.shape[1])[None] < labels[:, None]
   return jnp.sum((logits > own) | ((logits == own) & before), axis=1)
@@ -312,7 +315,7 @@ def brier(logits, labels):
 
 def entropy(logits):
   p, log_p = jax.nn.softmax(logits), jax.nn.log_softmax(logits)
-  # A logit of −inf has p log p = 0.
+  # For a logit of −∞, p log p is 0.
   return -jnp.sum(jnp.where(p == 0, 0, p * log_p), axis=1)
 
 

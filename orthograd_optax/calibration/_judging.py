@@ -1,4 +1,4 @@
-"""Recalibrators, fitted on some examples and judged by others."""
+"""Recalibrators, fitted on some examples and evaluated on others."""
 
 import math
 
@@ -12,11 +12,17 @@ from orthograd_optax.calibration._recalibrators import Recalibrator
 
 JUDGED = ("accuracy", "nll", "brier", "ece")
 NOT_RECALIBRATED = "as it is"
-MOST_TO_FIT = 50_000  # examples, for methods with more than one number
+MAX_TO_FIT = 50_000  # examples, for methods other than temperature
 
 
 def judge(runs, level, options):
-  """For each method, metrics on the other half, and the draws of the NLL."""
+  """Fits each method, and evaluates it on the other examples.
+
+  Returns:
+    By method, its metrics and its description, with the draws of the NLL; the
+    temperature of the examples to fit on; and the recalibrators of the first
+    seed, by method.
+  """
   if any(run.to_fit is None for run in runs):
     return {}, None, {}
   methods = ["temperature", "vector", "isotonic"]
@@ -36,9 +42,11 @@ def judge(runs, level, options):
     halves.append(_resampling.describe_temperature(*run.to_fit, **options))
   judged = {}
   for name, of_method in described.items():
-    found = _resampling.estimates(of_method, level)
+    estimates = _resampling.estimates(of_method, level)
     gain = _nll_gain(described[NOT_RECALIBRATED], of_method, level)
-    metrics = {k: Estimate.of(found[k]) for k in JUDGED} | {"nll_gain": gain}
+    metrics = {k: Estimate.of(estimates[k]) for k in JUDGED} | {
+      "nll_gain": gain
+    }
     judged[name] = metrics, of_method
   temperature = _resampling.estimates(halves, level)["temperature"]
   return judged, Estimate.of(temperature), first
@@ -46,15 +54,15 @@ def judge(runs, level, options):
 
 def _fit(method, pair) -> Recalibrator:
   logits, labels = pair
-  # One number is quickly fitted to all of them. Others take minutes, and know
-  # enough from every second, or every tenth, in whatever order they are.
+  # Fit a temperature to all examples: that is quick. Other methods would take
+  # minutes, so fit them to every second example, or every tenth.
   many = len(labels) if method != "temperature" else 0
-  step = max(1, math.ceil(many / MOST_TO_FIT))
+  step = max(1, math.ceil(many / MAX_TO_FIT))
   return _recalibration.fit(logits[::step], labels[::step], method)
 
 
 def _nll_gain(before, after, level) -> Estimate:
-  """Paired: over the same draws of examples, or over the same seeds."""
+  """The fall of the NLL, paired over draws of examples or over seeds."""
   gain = lambda a, b: a["nll"] - b["nll"]
   values = [
     gain(a.values, b.values) for a, b in zip(before, after, strict=True)
@@ -66,7 +74,7 @@ def _nll_gain(before, after, level) -> Estimate:
 
 
 def best(judged, p_calibrated, level) -> str | None:
-  """The first method that no later one beats for sure."""
+  """The first method that no later method beats significantly."""
   if not judged or p_calibrated >= 0.05:
     return None
   chosen = NOT_RECALIBRATED

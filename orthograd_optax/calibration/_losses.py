@@ -1,9 +1,9 @@
-"""Losses for training that calibrate: optax has none of them for softmax.
+"""Losses that calibrate during training. Optax has none of them for softmax.
 
-Every function takes logits (examples, K) and labels (examples,) of integers,
-and gives losses (examples,) in the logits' dtype: take their mean. Parameters
-are numbers and may be traced. Written p, the softmax of the logits; y, the
-label; K, the number of classes.
+Every function takes logits (examples, K) and integer labels (examples,). It
+returns losses (examples,) in the dtype of the logits: take their mean.
+Parameters are numbers, and may be traced. In the formulas, p is the softmax of
+the logits, y the label, and K the number of classes.
 """
 
 import jax
@@ -20,17 +20,17 @@ def smoothed(
 
   .. math:: -(1 - \alpha) \log p_y - \frac{\alpha}{K} \sum_k \log p_k
 
-  The uniform part has *all* K classes, as in PyTorch's ``CrossEntropyLoss``.
-  Where only the wrong classes get :math:`\alpha' / (K - 1)` each, the loss is
-  this one with :math:`\alpha = \alpha' K / (K - 1)`.
+  The uniform part is over *all* K classes, as in PyTorch's
+  ``CrossEntropyLoss``. Some papers give :math:`\alpha' / (K - 1)` to each wrong
+  class instead: set :math:`\alpha = \alpha' K / (K - 1)` for that.
 
   Args:
-    logits: (examples, K).
-    labels: (examples,), of integers.
-    smoothing: α, from 0 to 1; 0 is cross-entropy.
+    logits: array of shape (examples, K).
+    labels: integer array of shape (examples,).
+    smoothing: α, from 0 to 1. With 0, this is cross-entropy.
 
   Returns:
-    Losses (examples,).
+    Losses of shape (examples,).
 
   Examples:
     >>> import jax.numpy as jnp
@@ -50,15 +50,18 @@ def smoothed(
 
 
 def focal(logits: Array, labels: Array, focus: ArrayLike = 3.0) -> Array:
-  r"""The focal loss, :math:`-(1 - p_y)^\gamma \log p_y`.
+  r"""The focal loss.
+
+  .. math:: -(1 - p_y)^\gamma \log p_y
 
   Args:
-    logits: (examples, K).
-    labels: (examples,), of integers.
-    focus: γ, at least 0, a scalar or (examples,); 0 is cross-entropy.
+    logits: array of shape (examples, K).
+    labels: integer array of shape (examples,).
+    focus: γ, at least 0, a scalar or of shape (examples,). With 0, this is
+      cross-entropy.
 
   Returns:
-    Losses (examples,).
+    Losses of shape (examples,).
 
   Examples:
     >>> import jax.numpy as jnp
@@ -74,8 +77,8 @@ def focal(logits: Array, labels: Array, focus: ArrayLike = 3.0) -> Array:
     Mukhoti et al., `Calibrating Deep Neural Networks using Focal Loss
     <https://arxiv.org/abs/2002.09437>`_, 2020
   """
-  # By logarithms: the power's derivative is infinite at 0 for γ below 1, and
-  # 1 - p_y is 0 in float32 from p_y = 1 - 6e-8 on.
+  # Compute by logarithms. For γ < 1, the derivative of the power is infinite at
+  # 0; and in float32, 1 - p_y is 0 above p_y = 1 - 6e-8.
   log_odds = _log_odds(logits, labels)
   log_rest = -jax.nn.softplus(log_odds)  # log(1 - p_y)
   return jnp.exp(focus * log_rest) * jax.nn.softplus(-log_odds)
@@ -87,21 +90,21 @@ def mbls(
   margin: ArrayLike = 10.0,
   weight: ArrayLike = 0.1,
 ) -> Array:
-  r"""Margin-based label smoothing (MbLS): a bound on differences of logits.
+  r"""Margin-based label smoothing (MbLS): penalizes large logit gaps.
 
   .. math:: -\log p_y + \frac{\lambda}{K} \sum_k \max(0, \max_j l_j - l_k - m)
 
-  The penalty is the *mean* over classes, as in the authors' code, with which
-  they set m = 10, λ = 0.1. A sum over classes is this loss with K λ for λ.
+  The penalty is the *mean* over classes, as in the authors' code, where m = 10
+  and λ = 0.1. For a sum over classes, pass K λ as the weight.
 
   Args:
-    logits: (examples, K).
-    labels: (examples,), of integers.
+    logits: array of shape (examples, K).
+    labels: integer array of shape (examples,).
     margin: m, at least 0.
-    weight: λ, at least 0; 0 is cross-entropy.
+    weight: λ, at least 0. With 0, this is cross-entropy.
 
   Returns:
-    Losses (examples,).
+    Losses of shape (examples,).
 
   Examples:
     >>> import jax.numpy as jnp
@@ -123,19 +126,20 @@ def mbls(
 def logit_norm(
   logits: Array, labels: Array, temperature: ArrayLike = 0.04
 ) -> Array:
-  r"""LogitNorm: cross-entropy of the logits' direction.
+  r"""LogitNorm: the cross-entropy of normalized logits.
 
-  The loss is the cross-entropy of :math:`l / (\tau (\|l\| + 10^{-7}))`; so it
-  can't be lowered by scaling the logits. The authors' code evaluates a model on
-  its logits as they are.
+  .. math:: -\log \mathrm{softmax}\left(l / (\tau (\|l\| + 10^{-7}))\right)_y
+
+  Scaling the logits can't lower the loss. Evaluate the model on its plain
+  logits, as the authors' code does.
 
   Args:
-    logits: (examples, K).
-    labels: (examples,), of integers.
-    temperature: τ, above 0; 0.04 for CIFAR-10 in the paper.
+    logits: array of shape (examples, K).
+    labels: integer array of shape (examples,).
+    temperature: τ, above 0. The paper uses 0.04 for CIFAR-10.
 
   Returns:
-    Losses (examples,).
+    Losses of shape (examples,).
 
   Examples:
     >>> import jax.numpy as jnp
@@ -149,13 +153,13 @@ def logit_norm(
     Wei et al., `Mitigating Neural Network Overconfidence with Logit
     Normalization <https://arxiv.org/abs/2205.09310>`_, 2022
   """
-  # The plain norm's gradient at 0 is NaN.
+  # The gradient of the plain norm is NaN at 0.
   norms = optax.safe_norm(logits, 0.0, axis=-1, keepdims=True)
   return _cross_entropy(logits / (norms + 1e-7) / temperature, labels)
 
 
 def _log_odds(logits: Array, labels: Array) -> Array:
-  """log p_y - log(1 - p_y), (examples,), exact also where p_y rounds to 1."""
+  """log p_y - log(1 - p_y), of shape (examples,), even if p_y rounds to 1."""
   is_label = jnp.arange(logits.shape[-1])[None] == labels[:, None]
   others = jax.nn.logsumexp(logits, axis=-1, where=~is_label)
   return jnp.sum(logits, axis=-1, where=is_label) - others

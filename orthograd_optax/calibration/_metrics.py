@@ -35,14 +35,16 @@ def accuracy(logits: Any, labels: Any, k: int = 1) -> jax.Array:
 
 @_inputs.checked()
 def nll(logits: Any, labels: Any) -> jax.Array:
-  """The mean negative log-likelihood (cross-entropy), in nats.
+  r"""The mean negative log-likelihood (NLL, cross-entropy), in nats.
+
+  .. math:: -\frac{1}{n} \sum_i \log p_i(y_i)
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
 
   Returns:
-    A number from 0 up.
+    A number, at least 0.
 
   Examples:
     >>> import jax.numpy as jnp
@@ -56,9 +58,13 @@ def nll(logits: Any, labels: Any) -> jax.Array:
 
 @_inputs.checked()
 def brier(logits: Any, labels: Any) -> jax.Array:
-  """The Brier score: the squared distance of softmax and label.
+  r"""The Brier score: the squared distance of softmax and label.
 
-  It is the sum over the classes, as Brier defined it, not the mean.
+  .. math::
+
+    \frac{1}{n} \sum_i \sum_k \left(p_i(k) - [k = y_i]\right)^2
+
+  It is a sum over classes, as Brier defined it, not a mean.
 
   Args:
     logits: array of shape (examples, classes).
@@ -83,10 +89,10 @@ def entropy(logits: Any, labels: Any = None) -> jax.Array:
 
   Args:
     logits: array of shape (examples, classes).
-    labels: not needed; accepted so that all metrics are called alike.
+    labels: ignored, so that all metrics have the same arguments.
 
   Returns:
-    A number from 0 (sure) to the log of the number of classes (no idea).
+    A number from 0 (certain) to the log of the number of classes (uniform).
 
   Examples:
     >>> import jax.numpy as jnp
@@ -103,7 +109,7 @@ def max_softmax(logits: Any, labels: Any = None) -> jax.Array:
 
   Args:
     logits: array of shape (examples, classes).
-    labels: not needed; accepted so that all metrics are called alike.
+    labels: ignored, so that all metrics have the same arguments.
 
   Returns:
     A number from 1 / classes to 1.
@@ -124,12 +130,12 @@ def max_logit(logits: Any, labels: Any = None) -> jax.Array:
 
   Args:
     logits: array of shape (examples, classes).
-    labels: not needed; accepted so that all metrics are called alike.
+    labels: ignored, so that all metrics have the same arguments.
 
   Returns:
-    A number from 0 up. Adding a constant to the logits changes it, though no
+    A number, at least 0. Adding a constant to the logits changes it, but no
     prediction. A logit of −∞, such as the log of a probability of zero, makes
-    it infinite; :func:`from_probabilities` gives none.
+    it infinite. :func:`from_probabilities` returns no such logits.
 
   Examples:
     >>> import jax.numpy as jnp
@@ -146,11 +152,11 @@ def logit_variance(logits: Any, labels: Any = None) -> jax.Array:
 
   Args:
     logits: array of shape (examples, classes).
-    labels: not needed; accepted so that all metrics are called alike.
+    labels: ignored, so that all metrics have the same arguments.
 
   Returns:
-    A number from 0 up. A logit of −∞, such as the log of a probability of
-    zero, makes it NaN; :func:`from_probabilities` gives none.
+    A number, at least 0. A logit of −∞, such as the log of a probability of
+    zero, makes it NaN. :func:`from_probabilities` returns no such logits.
 
   Examples:
     >>> import jax.numpy as jnp
@@ -165,7 +171,7 @@ def logit_variance(logits: Any, labels: Any = None) -> jax.Array:
 def evaluate(
   logits: Any, labels: Any, num_bins: int = 10
 ) -> dict[str, jax.Array]:
-  """All of the paper's metrics at once.
+  """Computes ten metrics in one call: those of the paper below.
 
   Args:
     logits: array of shape (examples, classes).
@@ -173,10 +179,10 @@ def evaluate(
     num_bins: number of bins of the ECE.
 
   Returns:
-    A dictionary of what the functions of these names return: ``accuracy``,
-    ``top5_accuracy`` (with ``k=5``; 1 if there are fewer classes), ``nll``,
-    ``ece``, ``brier``, ``entropy``, ``max_softmax``, ``max_logit``,
-    ``logit_variance`` and ``confidence_correlation``.
+    A dictionary of ``accuracy``, ``top5_accuracy``, ``nll``, ``ece``,
+    ``brier``, ``entropy``, ``max_softmax``, ``max_logit``, ``logit_variance``
+    and ``confidence_correlation``. The functions of these names describe them.
+    ``top5_accuracy`` is ``accuracy`` with ``k=5``, or 1 with fewer classes.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -193,7 +199,7 @@ def evaluate(
     Hedges, OrthoGrad Improves Neural Calibration, 2025
   """
   metrics = _bins.tally(logits, labels, num_bins).metrics()
-  # With all logits at hand, this can be had to full precision.
+  # A tally computes this one less precisely. With all logits, do better.
   metrics["confidence_correlation"] = _ranking.confidence_correlation(
     logits, labels
   )

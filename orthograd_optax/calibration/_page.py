@@ -1,4 +1,4 @@
-"""A report as one page of HTML that needs no other file, and no network."""
+"""A report as one self-contained page of HTML."""
 
 from collections.abc import Iterable, Sequence
 import html
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
   from orthograd_optax.calibration._comparison import ModelComparison
   from orthograd_optax.calibration._report import Part, Report
 
-SHOWN = 15  # rows of a table; the others are folded away
-# Colours of the figures that follow those of the page.
+MAX_ROWS = 15  # rows of a table; the others are folded
+# Colours in figures that take on those of the page.
 _THEMED = {
   "#000000": "currentColor",
   "#ffffff": "var(--paper)",
@@ -28,32 +28,32 @@ _THEMED = {
 
 
 def report_page(report: "Report") -> str:
-  """The page of one model, an answer a section."""
+  """The page of one model. Each section answers a question."""
   from orthograd_optax import plots
 
   answers = _words.answers(report)
   action, code = _words.recommendation(report)
   more = {
-    "same": [
+    "gap": [
       figure(
         report.plot(),
-        "Reliability diagram: accuracy against confidence, and below it how "
-        "many examples have that confidence.",
+        "Reliability diagram: accuracy against confidence, and below it the "
+        "share of examples with that confidence.",
       ),
-      folded("The bins’ numbers", part_table("bin", report.bins)),
+      folded("Numbers of the bins", part_table("bin", report.bins)),
     ],
     "scale": [methods_table(report)],
     "worst": [],
   }
-  parts = (("predicted class", report.by_class), ("group", report.by_group))
-  for kind, found in parts:
-    if found:
-      gaps = plots.gap_plot(found, level=report.level)
-      caption = f"Confidence less accuracy by {kind}, the worst first."
+  kinds = (("predicted class", report.by_class), ("group", report.by_group))
+  for kind, parts in kinds:
+    if parts:
+      gaps = plots.gap_plot(parts, level=report.level)
+      caption = f"Confidence minus accuracy by {kind}, the worst first."
       more["worst"] += [
         f"<h3>By {kind}</h3>",
         figure(gaps, caption),
-        long_table(lambda rows, kind=kind: part_table(kind, rows), found),
+        long_table(lambda rows, kind=kind: part_table(kind, rows), parts),
       ]
   more["worst"].append(errors_table(report))
   body = [next_step(action), *map(note, report.notes)]
@@ -82,7 +82,7 @@ def comparison_page(comparison: "ModelComparison") -> str:
 
 
 def fragment(shown: Any) -> str:
-  """A page within a notebook's; without matplotlib, the table."""
+  """The page as a notebook shows it; without matplotlib, the table."""
   try:
     page = shown.html()
   except ImportError:
@@ -108,10 +108,10 @@ def document(title: str, size: str, body: Iterable[str], level: float) -> str:
     f"<h1>{html.escape(title)}</h1>",
     f'<p class="size">{html.escape(size)}</p>',
     *body,
-    f"<footer>Numbers in brackets are {100 * level:g} % intervals. Accuracies, "
-    "and the gaps of bins, classes and groups, have Wilson’s, other numbers "
-    "the bootstrap’s; where there are several seeds, all have Student’s, over "
-    "seeds. Made by orthograd-optax.</footer>",
+    f"<footer>Numbers in brackets are {100 * level:g} % intervals. Accuracies "
+    "and gaps have Wilson’s interval, other numbers the bootstrap’s. With "
+    "several seeds, all have Student’s interval over seeds. Made by "
+    "orthograd-optax.</footer>",
     "</body>",
     "</html>",
   ]
@@ -141,12 +141,12 @@ def figure(drawn: "Figure", caption: str) -> str:
 
 
 def _svg(drawn: "Figure") -> str:
-  """Without a background, and in the colours of the page."""
+  """The figure as SVG, in the colours of the page."""
   from orthograd_optax import plots
 
   text = re.sub(r"^.*?(?=<svg)", "", plots.svg(drawn), flags=re.DOTALL)
   text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-  # Two figures on a page must not share names.
+  # Make ids unique: two figures on a page must not share them.
   name = f"f{zlib.crc32(text.encode()):08x}-"
   text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}", text)
 
@@ -162,7 +162,7 @@ def table(
   rows: Iterable[Sequence[str]],
   best: str | None = None,
 ) -> str:
-  """Cells are HTML; the first column is text."""
+  """A table. Cells are HTML; the first column is aligned as text."""
 
   def line(tag, cells, marked=False):
     first, *others = cells
@@ -188,7 +188,7 @@ def metrics_table(report: "Report") -> str:
     for name, estimate in report.metrics.items()
   ]
   p = _words.p_value(report.p_calibrated)
-  rows.append(("p-value of “it is calibrated”", p))
+  rows.append(("p-value of “the model is calibrated”", p))
   return table(["", "value"], rows)
 
 
@@ -199,11 +199,11 @@ def methods_table(report: "Report") -> str:
   columns = {"nll": "NLL", "ece": "ECE", "brier": "Brier"}
   columns["accuracy"] = "accuracy"
   rows = [
-    (names[method], *(cell(found[column]) for column in columns))
-    for method, found in report.recalibrated.items()
+    (names[method], *(cell(metrics[column]) for column in columns))
+    for method, metrics in report.recalibrated.items()
   ]
   best = names[report.best or "as it is"]
-  return table(["judged by other examples", *columns.values()], rows, best)
+  return table(["on the other examples", *columns.values()], rows, best)
 
 
 def part_table(kind: str, parts: Iterable["Part"]) -> str:
@@ -222,15 +222,15 @@ def part_table(kind: str, parts: Iterable["Part"]) -> str:
 
 
 def long_table(draw: Any, rows: Sequence[Any]) -> str:
-  text = draw(rows[:SHOWN])
-  if len(rows) > SHOWN:
-    text += folded(f"{len(rows) - SHOWN} more", draw(rows[SHOWN:]))
+  text = draw(rows[:MAX_ROWS])
+  if len(rows) > MAX_ROWS:
+    text += folded(f"{len(rows) - MAX_ROWS} more", draw(rows[MAX_ROWS:]))
   return text
 
 
 def errors_table(report: "Report") -> str:
   if not report.confident_errors:
-    return paragraph("It made no errors.")
+    return paragraph("There are no errors.")
   rows = [
     (
       str(error.row),

@@ -1,4 +1,4 @@
-"""What a report is made of: checked predictions, of one seed or several."""
+"""Checked predictions of one seed or several: the input of a report."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -11,21 +11,21 @@ import numpy as np
 
 from orthograd_optax.calibration import _inputs, _recalibration
 
-LEAST_TO_FIT = 10  # examples in either half
+MIN_TO_FIT = 10  # examples in each half
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """The predictions of one model.
+  """The predictions of one seed.
 
   Attributes:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
-    rows: where each example is in what was given.
-    groups: the index of each one's group, or None.
-    to_fit: the examples to fit recalibrators on, as (logits, labels), or None
-      if there are too few.
-    to_judge: those to judge them by.
+    rows: the row of each example in the input.
+    groups: the index of each example's group, or None.
+    to_fit: (logits, labels) to fit recalibrators on, or None if there are too
+      few examples.
+    to_judge: (logits, labels) to evaluate recalibrators on, or None.
   """
 
   logits: jax.Array
@@ -41,9 +41,9 @@ class Predictions:
   """Checked predictions.
 
   Attributes:
-    runs: one for each seed.
-    classes: the classes' names.
-    groups: the groups' names.
+    runs: one :class:`Run` for each seed.
+    classes: names of the classes.
+    groups: names of the groups.
   """
 
   runs: list[Run]
@@ -61,16 +61,20 @@ def check(
   fit: Any = None,
   split_seed: int = 0,
 ) -> Predictions:
-  """Checks what :func:`report` was given, and divides it into runs."""
+  """Checks the arguments of :func:`report`, and divides them into runs."""
   logits = _inputs.as_array(logits)
   if isinstance(logits, Tracer):
-    raise TypeError("A report is made on the host: call it outside of jit.")
+    raise TypeError(
+      "logits are traced, but a report is made on the host. Call it outside of "
+      "jit and vmap."
+    )
   labels = _named(labels, classes)
   if logits.ndim == 3:
     if seeds is not None or len(logits) == 0:
       raise ValueError(
-        f"logits has shape {logits.shape}, whose first axis is the seeds: "
-        "there must be one or more, and seeds must be left out."
+        f"logits has shape {logits.shape}, whose first axis is the seeds. "
+        "There must be at least one seed, and the argument seeds must be left "
+        "out."
       )
     places = [np.arange(logits.shape[1])] * len(logits)
     pairs = [_inputs.check(one, labels) for one in logits]
@@ -82,16 +86,16 @@ def check(
   names, groups = _grouped(groups, examples)
   fit = _mask(fit, examples)
   runs = []
-  for (one, its_labels), place in zip(pairs, places, strict=True):
-    _check_finite(one, place)
-    runs.append(_run(one, its_labels, place, groups, fit, split_seed))
+  for (of_seed, its_labels), place in zip(pairs, places, strict=True):
+    _check_finite(of_seed, place)
+    runs.append(_run(of_seed, its_labels, place, groups, fit, split_seed))
   number = runs[0].logits.shape[1]
   classes = range(number) if classes is None else classes
   names_of_classes = [str(c) for c in classes]
   if len(names_of_classes) != number:
     raise ValueError(
       f"classes has {len(names_of_classes)} names, but logits has {number} "
-      "columns: give one name for each, in their order."
+      "columns. Give one name for each column, in order."
     )
   return Predictions(runs, names_of_classes, names)
 
@@ -103,24 +107,24 @@ def _run(logits, labels, place, groups, fit, split_seed) -> Run:
     pairs = [(logits[m], labels[m]) for m in (of_fit, ~of_fit)]
     if not of_fit.any() or of_fit.all():
       raise ValueError(
-        f"fit has {int(of_fit.sum())} of {of_fit.size} examples: some must be "
-        "left to judge by, and some to fit on."
+        f"fit has {int(of_fit.sum())} of {of_fit.size} examples, but must "
+        "leave some to fit on and some to judge by."
       )
     logits, labels = pairs[1]
     place = place[~of_fit]
     groups = None if groups is None else groups[~of_fit]
-  elif len(labels) < 2 * LEAST_TO_FIT:
+  elif len(labels) < 2 * MIN_TO_FIT:
     pairs = None
   else:
     halves = _recalibration.split(np.asarray(labels), seed=split_seed)
     pairs = [(logits[i], labels[i]) for i in halves]
-  if pairs is not None and len(pairs[0][1]) < LEAST_TO_FIT:
+  if pairs is not None and len(pairs[0][1]) < MIN_TO_FIT:
     pairs = None
   return Run(logits, labels, place, groups, *(pairs or (None, None)))
 
 
 def _named(labels: Any, classes: Sequence[Any] | None) -> Any:
-  """Names to indices; other labels as they are, for the metrics' own check."""
+  """Turns names into indices. The metrics check all other labels."""
   labels = labels if isinstance(labels, jax.Array) else np.asarray(labels)
   if labels.ndim != 1 or labels.dtype.kind not in "OUST" or classes is None:
     return labels
@@ -130,8 +134,8 @@ def _named(labels: Any, classes: Sequence[Any] | None) -> Any:
     if name not in index:
       raise ValueError(
         f"labels[{row}] is {name!r}, but the classes are "
-        f"{', '.join(map(repr, index))}: add it to them, in the order of the "
-        "columns, or leave that example out."
+        f"{', '.join(map(repr, index))}. Add it to the classes, in the order "
+        "of the columns, or leave the example out."
       )
   return np.array([index[name] for name in names])
 
@@ -142,8 +146,8 @@ def _by_seed(seeds: Any, examples: int) -> list[np.ndarray]:
   seeds = np.asarray(seeds)
   if seeds.shape != (examples,):
     raise ValueError(
-      f"seeds has shape {seeds.shape}, but must be {(examples,)}: the seed of "
-      "each row."
+      f"seeds has shape {seeds.shape}, but must be {(examples,)}. Give the "
+      "seed of each row."
     )
   return [np.flatnonzero(seeds == s) for s in np.unique(seeds)]
 
@@ -154,8 +158,8 @@ def _grouped(groups: Any, examples: int) -> tuple[list[str], Any]:
   groups = np.asarray(groups)
   if groups.shape != (examples,):
     raise ValueError(
-      f"groups has shape {groups.shape}, but must be {(examples,)}: the name "
-      "of each example's group."
+      f"groups has shape {groups.shape}, but must be {(examples,)}. Give the "
+      "name of each example's group."
     )
   names, index = np.unique(groups.astype(str), return_inverse=True)
   return names.tolist(), index
@@ -168,19 +172,19 @@ def _mask(fit: Any, examples: int) -> np.ndarray | None:
   if fit.dtype != np.bool_ or fit.shape != (examples,):
     raise ValueError(
       f"fit has shape {fit.shape} and dtype {fit.dtype}, but must be booleans "
-      f"of shape {(examples,)}: True for the examples to fit recalibrators on."
+      f"of shape {(examples,)}. Give True for the examples to fit on."
     )
   return fit
 
 
 def _check_finite(logits: jax.Array, place: np.ndarray) -> None:
-  """Metrics turn into NaN; a page of these helps nobody."""
-  some = jnp.any(logits > -jnp.inf, axis=1)
-  defined = np.asarray(some & jnp.all(logits < jnp.inf, axis=1))
+  """Raises where metrics would be NaN."""
+  any_possible = jnp.any(logits > -jnp.inf, axis=1)
+  defined = np.asarray(any_possible & jnp.all(logits < jnp.inf, axis=1))
   if not defined.all():
     row = int(np.argmin(defined))
     raise ValueError(
       f"logits[{place[row]}] has no softmax: {np.asarray(logits[row])}. Logits "
-      "must be below ∞, and not all −∞ in a row. Leave that row out, and find "
-      "out where it comes from."
+      "must be below ∞, and not all −∞ in a row. Find out where the row comes "
+      "from, or leave it out."
     )

@@ -1,4 +1,4 @@
-"""Does confidence tell right answers from wrong ones, whatever its scale?"""
+"""Metrics of ranking: does confidence separate right from wrong answers?"""
 
 import math
 from typing import Any
@@ -12,15 +12,15 @@ from orthograd_optax.calibration import _inputs
 
 @_inputs.checked()
 def confidence_correlation(logits: Any, labels: Any) -> jax.Array:
-  """Pearson's correlation of confidence and correctness.
+  """Pearson's correlation between confidence and correctness.
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
 
   Returns:
-    A number from -1 to 1, and NaN if all examples are correct, or none, or all
-    confidences are equal.
+    A number from -1 to 1. NaN if all examples are correct, if none is, or if
+    all confidences are equal.
 
   Examples:
     >>> import jax.numpy as jnp
@@ -32,7 +32,7 @@ def confidence_correlation(logits: Any, labels: Any) -> jax.Array:
   """
   confidence = _inputs.confidence(logits)
   correct = (_inputs.rank(logits, labels) < 1).astype(logits.dtype)
-  # Exactly zero, if all confidences are equal.
+  # x is exactly zero if all confidences are equal.
   x = confidence - confidence[0]
   x, y = x - jnp.mean(x), correct - jnp.mean(correct)
   deviations = jnp.sqrt(jnp.sum(x**2)) * jnp.sqrt(jnp.sum(y**2))
@@ -41,20 +41,23 @@ def confidence_correlation(logits: Any, labels: Any) -> jax.Array:
 
 @_inputs.checked()
 def aurc(logits: Any, labels: Any) -> jax.Array:
-  """The area under the risk–coverage curve.
+  r"""The area under the risk–coverage curve (AURC).
 
-  Keep the examples on which the network is surest, and count the errors: the
-  mean error rate over all numbers of examples kept. It asks whether confidence
-  ranks examples well, whatever its scale. They are ranked by the log-odds of
-  their confidence, which tell apart even confidences that round to 1; those of
-  equal rank count as if in random order.
+  Sort the examples by confidence, the most confident first. The AURC is the
+  mean error rate of the first k, over all k:
+
+  .. math:: \frac{1}{n} \sum_{k=1}^n \frac{\mathrm{errors}(k)}{k}
+
+  It measures how well confidence ranks examples, whatever its scale. Examples
+  are ranked by the log-odds of their confidence, so that even confidences that
+  round to 1 differ. Ties count as in random order.
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
 
   Returns:
-    A number from 0 to 1, the lower the better.
+    A number from 0 to 1. Lower is better.
 
   Examples:
     >>> import jax.numpy as jnp
@@ -74,14 +77,16 @@ def aurc(logits: Any, labels: Any) -> jax.Array:
 
 @_inputs.checked("coverage")
 def selective_risk(logits: Any, labels: Any, coverage: float) -> jax.Array:
-  """The error rate of the answers that are kept, the surest ones.
+  """The error rate of the most confident examples.
+
+  Examples are ranked as for :func:`aurc`, which is the mean of this metric over
+  all coverages.
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
-    coverage: the share of examples to keep, above 0 and up to 1; rounded up to
-      a whole number of them. They are ranked as for :func:`aurc`, which is the
-      mean of this over all coverages.
+    coverage: the share of examples to keep, above 0 and at most 1. It is
+      rounded up to a whole number of examples.
 
   Returns:
     A number from 0 to 1.
@@ -102,8 +107,8 @@ def selective_risk(logits: Any, labels: Any, coverage: float) -> jax.Array:
   """
   if not 0 < coverage <= 1:
     raise ValueError(
-      f"coverage is {coverage}, but must be above 0 and at most 1: the share "
-      "of examples to keep."
+      f"coverage is {coverage}, but must be above 0 and at most 1. Give the "
+      "share of examples to keep."
     )
   kept = kept_examples(coverage, logits.shape[0])
   return _expected_errors(logits, labels)[kept - 1] / kept
@@ -111,19 +116,18 @@ def selective_risk(logits: Any, labels: Any, coverage: float) -> jax.Array:
 
 @_inputs.checked()
 def auroc(logits: Any, labels: Any) -> jax.Array:
-  """The area under the ROC curve of confidence against correctness.
+  """The area under the ROC curve (AUROC) of confidence against correctness.
 
-  That is the probability that the model is surer of a right answer than of a
-  wrong one, where equal confidences count by half. Examples are ranked as for
-  :func:`aurc`.
+  It is the probability that a right answer has a higher confidence than a wrong
+  one. Ties count half. Examples are ranked as for :func:`aurc`.
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
 
   Returns:
-    A number from 0 to 1: 0.5 if confidence says nothing, and NaN if all
-    examples are correct, or none.
+    A number from 0 to 1; 0.5 is chance. NaN if all examples are correct, or if
+    none is.
 
   Examples:
     >>> import jax.numpy as jnp
@@ -137,25 +141,25 @@ def auroc(logits: Any, labels: Any) -> jax.Array:
     Out-of-Distribution Examples <https://arxiv.org/abs/1610.02136>`_, 2017
   """
   wrong, errors, first, last = _by_doubt(logits, labels)
-  # For each right answer, the wrong ones of which the model is less sure.
+  # For each right answer, count the wrong ones of lower confidence.
   less = errors[-1] - (errors[first] + errors[last]) / 2
   right = logits.shape[0] - errors[-1]
   return jnp.sum(jnp.where(wrong, 0, less / errors[-1])) / right
 
 
 def kept_examples(coverage: float, examples: int) -> int:
-  """How many of them that is, rounded up, whatever floats make of 0.7 · 10."""
+  """The number of examples to keep, rounded up; 7 for 0.7 of 10."""
   return max(math.ceil(round(coverage * examples, 6)), 1)
 
 
 def doubt(logits):
-  """The log of (1 − p) / p, p being the confidence."""
+  """log((1 − p) / p), where p is the confidence."""
   ascending = jnp.sort(logits, axis=1)
   return logsumexp(ascending[:, :-1] - ascending[:, -1:], axis=1)
 
 
 def _by_doubt(logits, labels):
-  """From the surest example on: is it wrong, errors so far, ties' extent."""
+  """By falling confidence: is each wrong, errors so far, ends of ties."""
   doubts = doubt(logits)
   order = jnp.argsort(doubts)
   doubts, wrong = doubts[order], (_inputs.rank(logits, labels) > 0)[order]
@@ -166,9 +170,9 @@ def _by_doubt(logits, labels):
 
 
 def _expected_errors(logits, labels):
-  """Among the k surest examples, for k from 1 to all of them."""
+  """Expected errors among the k most confident examples, for all k."""
   _, errors, first, last = _by_doubt(logits, labels)
-  # Examples first to last, of equal doubt, share their errors evenly.
+  # Ties, from first to last, share their errors evenly.
   kept = jnp.arange(1, logits.shape[0] + 1)
   share = ((kept - first) / (last - first)).astype(logits.dtype)
   return errors[first] + share * (errors[last] - errors[first])

@@ -1,4 +1,4 @@
-"""Calibration after training: temperature, vector scaling, isotonic."""
+"""Fits recalibrators: temperature, Platt and vector scaling, isotonic."""
 
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from orthograd_optax.calibration._recalibrators import (
 
 Method = Literal["temperature", "vector", "isotonic", "platt"]
 
-_COLDEST, _HOTTEST = 1e-8, 1e8
+_MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-8, 1e8
 
 
 @_inputs.suggesting
@@ -29,21 +29,22 @@ def fit(
 ) -> Recalibrator:
   """Fits a recalibrator: a function from logits to calibrated logits.
 
-  Fit it on examples that the model was not trained on, and judge it on others
-  again: see :func:`split`. Start with a temperature. The other methods can say
-  more, need more examples, and can change predictions.
+  Fit it on examples that the model was not trained on. Evaluate it on other
+  examples again: see :func:`split`. Start with a temperature. The other methods
+  are more flexible, need more examples, and can change predictions.
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
-    method: ``"temperature"``, one number, :func:`fit_temperature`; ``"platt"``,
-      a temperature and an intercept for each class, which for two classes is
-      Platt scaling; ``"vector"``, a scale and an intercept for each class,
-      :func:`vector_scaling`; ``"isotonic"``, :func:`isotonic`.
+    method: ``"temperature"`` divides the logits by one number; see
+      :func:`fit_temperature`. ``"platt"`` adds a bias for each class; with two
+      classes, that is Platt scaling. ``"vector"`` has a scale and a bias for
+      each class; see :func:`vector_scaling`. ``"isotonic"``: see
+      :func:`isotonic`.
 
   Returns:
-    A :class:`Recalibrator`, to call with logits, inside ``jax.jit`` or not, to
-    ``save`` as JSON and to ``export`` as a function of NumPy arrays.
+    A :class:`Recalibrator`. Call it with logits, also inside ``jax.jit``.
+    ``save`` it as JSON, or ``export`` it as a function of NumPy arrays.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -77,32 +78,30 @@ def fit(
 
 @_inputs.checked()
 def fit_temperature(logits: Any, labels: Any) -> jax.Array:
-  r"""The temperature at which the logits have the least loss.
+  r"""Fits the temperature that minimizes the loss.
 
   .. math::
 
     T = \arg\min_{T > 0} \; \mathrm{nll}(z / T, y)
 
-  The loss is convex in 1/T, so its derivative changes sign once: this bisects T
-  from 1e-8 to 1e8 until floats end. Apply it as ``logits / temperature``, which
-  leaves every prediction as it was.
+  Apply it as ``logits / temperature``, which changes no prediction. Evaluate it
+  on other examples than it was fitted to: see :func:`split`.
 
-  To judge it, take other examples than those it was fitted to: see
-  :func:`split`.
-  As a result of bisection it is a constant to ``jax.grad``. In float32 it is
-  good to 1e-6, unless the logits say next to nothing about the labels.
+  The loss is convex in 1/T, so its derivative changes sign once. T is found by
+  bisection from 1e-8 to 1e8, to the precision of the dtype: about 1e-6 in
+  float32, unless the logits are almost independent of the labels. ``jax.grad``
+  sees T as a constant.
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
 
   Returns:
-    A positive number. It is 1e-8 if the loss falls all the way down to it: as a
-    rule because no example has a logit above its label's; such data are
-    separable, and say nothing about how sure to be. It is 1e8 if the loss falls
-    all the way up to it: as a rule because the logits tell nothing about the
-    labels, or the opposite. It is 1 if it makes no difference, all logits of
-    each example being equal, and NaN if the loss is not finite at any T.
+    A positive number. Four cases are special. T is 1e-8 if the loss falls
+    all the way down, usually because every prediction is right. T is 1e8 if the
+    loss falls all the way up, usually because the logits carry no information
+    about the labels, or the wrong one. T is 1 if all logits of each example are
+    equal. T is NaN if the loss is not finite at any T.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -122,43 +121,49 @@ def fit_temperature(logits: Any, labels: Any) -> jax.Array:
     <https://arxiv.org/abs/1706.04599>`_, 2017
   """
   own = jnp.take_along_axis(logits, labels[:, None], axis=1)
-  # By how much each class leads the label's; zero for that one itself.
+  # The lead of each class over the label; zero for the label itself.
   lead = logits - own
 
   def halve(_, interval):
     cold, hot = interval
     middle = jnp.sqrt(cold * hot)
-    # With β = 1/T, the loss is the mean of logsumexp(β lead). Where its
-    # derivative by β is positive, it falls as T grows.
+    # With β = 1/T, the loss is the mean of logsumexp(β lead). If its derivative
+    # by β is positive, the loss falls as T grows.
     weights = jax.nn.softmax(lead / middle)
     products = jnp.where(weights == 0, 0, weights * lead)
     too_cold = jnp.mean(jnp.sum(products, axis=1)) > 0
     return jnp.where(too_cold, middle, cold), jnp.where(too_cold, hot, middle)
 
-  bounds = (jnp.asarray(t, lead.dtype) for t in (_COLDEST, _HOTTEST))
+  bounds = (
+    jnp.asarray(t, lead.dtype) for t in (_MIN_TEMPERATURE, _MAX_TEMPERATURE)
+  )
   steps = 6 + jnp.finfo(lead.dtype).nmant
   cold, hot = jax.lax.fori_loop(0, steps, halve, tuple(bounds))
-  # A bound that was never left is the answer.
-  temperature = jnp.where(hot == _HOTTEST, hot, cold)
+  # If the upper bound never moved, it is the answer.
+  temperature = jnp.where(hot == _MAX_TEMPERATURE, hot, cold)
   temperature = jnp.where(jnp.all(lead == 0), 1, temperature)
   return jnp.where(jnp.any(own == -jnp.inf), jnp.nan, temperature)
 
 
 @_inputs.checked()
 def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
-  """Fits a scale and a bias for each class, where a temperature is one scale.
+  r"""Fits a scale and a bias for each class.
 
-  They minimize the loss, which is convex in them, by L-BFGS. Unlike a
-  temperature, they can change predictions.
+  .. math::
+
+    \min_{a, b} \; \mathrm{nll}(a \odot z + b, y)
+
+  The loss is convex in both; L-BFGS minimizes it. Unlike a temperature, vector
+  scaling can change predictions.
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
 
   Returns:
-    A :class:`VectorScaling`, to call with logits. If the data can be separated
-    by it, scales have no limit: then this stops where the loss is flat. Logits
-    that are not finite make it NaN.
+    A :class:`VectorScaling`: call it with logits. If it can separate the
+    classes, scales grow without limit, and the fit stops where the loss is
+    flat. Logits that are not finite make it NaN.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -184,7 +189,7 @@ def _platt(logits: Any, labels: Any) -> Platt:
 
 
 def _affine(logits, labels, scales: tuple[int]) -> tuple[jax.Array, jax.Array]:
-  """The scales, so many, and biases of the least loss, by L-BFGS."""
+  """Fits ``scales`` scales, and a bias for each class, by L-BFGS."""
   size = jnp.std(logits)
   unit = logits / jnp.where(size > 0, size, 1)
 
@@ -203,7 +208,7 @@ def _affine(logits, labels, scales: tuple[int]) -> tuple[jax.Array, jax.Array]:
     )
     return optax.apply_updates(parameters, updates), state
 
-  def goes_on(carry):
+  def not_converged(carry):
     state = carry[1]
     count = optax.tree.get(state, "count")
     slope = optax.tree.norm(optax.tree.get(state, "grad"))
@@ -211,27 +216,29 @@ def _affine(logits, labels, scales: tuple[int]) -> tuple[jax.Array, jax.Array]:
     return (count == 0) | ((count < 200) & (slope > flat))
 
   start = jnp.ones(scales, unit.dtype), jnp.zeros(logits.shape[1], unit.dtype)
-  found: Any = jax.lax.while_loop(goes_on, step, (start, optimizer.init(start)))
-  (scale, bias), _ = found
+  carry = start, optimizer.init(start)
+  fitted: Any = jax.lax.while_loop(not_converged, step, carry)
+  (scale, bias), _ = fitted
   return scale / jnp.where(size > 0, size, 1), bias - jnp.mean(bias)
 
 
 def isotonic(logits: Any, labels: Any) -> Isotonic:
   """Fits a non-decreasing function of each class's probability.
 
-  For class c, that is the isotonic regression of "the label is c" on the
-  softmax probability of c, linear between the examples; then the classes'
-  probabilities are divided by their sum. It can change predictions, and needs
-  many examples. Before that division no value is below half an example,
-  1 / (2 · examples), so that the loss on other examples is finite. The fit runs
-  on the host, not under ``jit``; what it returns does.
+  For class c, this is the isotonic regression of "the label is c" on the
+  softmax probability of c, linear between examples. The probabilities of all
+  classes are then divided by their sum. Before that, each is at least 1 / (2 ·
+  examples), so that the loss on other examples is finite.
+
+  It needs many examples, and can change predictions. Call it outside of
+  ``jit``: the fit runs on the host. The fitted recalibrator runs under ``jit``.
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
 
   Returns:
-    An :class:`Isotonic`, to call with logits.
+    An :class:`Isotonic`: call it with logits.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -250,14 +257,14 @@ def isotonic(logits: Any, labels: Any) -> Isotonic:
   """
   if any(isinstance(x, Tracer) for x in (logits, labels)):
     raise TypeError(
-      "isotonic fits on the host, not under jit or vmap: call it outside, and "
-      "what it returns inside."
+      "logits or labels are traced, but isotonic fits on the host. Call it "
+      "outside of jit and vmap. You may call the fitted recalibrator inside."
     )
   logits, labels = _inputs.check(logits, labels)
   probabilities = np.asarray(jax.nn.softmax(logits))
   if np.isnan(probabilities).any():
     raise ValueError(
-      "logits has NaNs, which isotonic regression can't rank: leave those "
+      "logits has NaNs, which isotonic regression can't rank. Leave those "
       "examples out."
     )
   examples, classes = probabilities.shape
@@ -266,15 +273,15 @@ def isotonic(logits: Any, labels: Any) -> Isotonic:
   y = np.asarray(labels)[order] == np.arange(classes)
   fits = []
   for column, outcomes in zip(x.T, y.T, strict=True):
-    # Equal probabilities become one point, of all their weight.
+    # Merge equal probabilities into one point, and add their weights.
     _, start, weights = np.unique(column, return_index=True, return_counts=True)
     means = np.add.reduceat(outcomes.astype(float), start) / weights
     fit = isotonic_regression(means, weights=weights.astype(float)).x
-    # Between two knots it is a line: those within one can go.
+    # Drop knots inside a constant piece.
     knots = np.ones(fit.size, bool)
     knots[1:-1] = (fit[1:-1] != fit[:-2]) | (fit[1:-1] != fit[2:])
     fits.append((column[start][knots], fit[knots]))
-  # As many knots for each class: the last one again does no harm.
+  # Pad all classes to the same number of knots, by repeating the last.
   longest = max(len(knots) for knots, _ in fits)
   pad = lambda x: np.pad(x, (0, longest - len(x)), "edge")
   probability, calibrated = (
@@ -289,21 +296,21 @@ def isotonic(logits: Any, labels: Any) -> Isotonic:
 def split(
   labels: Any, fraction: float = 0.5, *, seed: int = 0, in_sample: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Examples to fit on, and examples to evaluate on.
+  """Splits examples at random: some to fit on, the others to evaluate on.
 
-  Each class is divided alike, at random. The split is the same on every
-  platform and in every version.
+  The split is stratified: each class has the same share. It is the same on
+  every platform and in every version.
 
   Args:
     labels: integer array of shape (examples,).
     fraction: the share of examples to fit on, between 0 and 1.
-    seed: which of the random splits.
-    in_sample: fit *and* evaluate on all examples, as the paper does. A
-      temperature, one number, overfits 10,000 examples by next to nothing; the
-      other methods are flattered.
+    seed: seed of the split.
+    in_sample: whether to fit *and* evaluate on all examples, as "OrthoGrad
+      Improves Neural Calibration" does. A temperature hardly overfits 10,000
+      examples; other methods do, and look better than they are.
 
   Returns:
-    Two integer arrays, the examples' indices in ascending order.
+    Two integer arrays: indices of examples, in ascending order.
 
   Examples:
     >>> import numpy as np
@@ -321,25 +328,26 @@ def split(
       f"labels has shape {labels.shape} and dtype {labels.dtype}, but must be "
       "integers of shape (examples,)."
     )
-  everything = np.arange(labels.size)
+  all_examples = np.arange(labels.size)
   if in_sample:
-    return everything, everything
+    return all_examples, all_examples
   if not 0 < fraction < 1:
     raise ValueError(
       f"fraction is {fraction}, but must be between 0 and 1. To fit and "
-      "evaluate on the same examples, say in_sample=True."
+      "evaluate on the same examples, pass in_sample=True."
     )
-  # Of NumPy's generators, the one whose stream is promised never to change.
+  # NumPy guarantees that the stream of RandomState never changes.
   random = np.random.RandomState(seed)
   shuffled = random.permutation(labels.size)
   by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-  # Of the examples in this order, take one whenever another whole one is due.
-  due = np.floor(fraction * (everything + 1) + 0.5)
+  # Walk through the examples by class, and take the given fraction evenly.
+  due = np.floor(fraction * (all_examples + 1) + 0.5)
   chosen = np.diff(due, prepend=np.floor(0.5)) > 0
   fit, test = np.sort(by_class[chosen]), np.sort(by_class[~chosen])
   if fit.size == 0 or test.size == 0:
     raise ValueError(
-      f"With fraction {fraction}, {labels.size} examples leave {fit.size} to "
-      f"fit on and {test.size} to evaluate on: each needs one."
+      f"fraction is {fraction}: of {labels.size} examples, that leaves "
+      f"{fit.size} to fit on and {test.size} to evaluate on, but each needs at "
+      "least one. Give more examples, or another fraction."
     )
   return fit, test

@@ -1,4 +1,4 @@
-"""What a fit gives: a function of logits that can be kept and served."""
+"""Fitted recalibrators: functions of logits that can be saved and served."""
 
 import abc
 from collections.abc import Callable
@@ -18,36 +18,37 @@ _FORMAT = "orthograd-optax recalibrator"
 
 
 class Recalibrator(abc.ABC):
-  """Turns logits into calibrated ones; what :func:`fit` returns.
+  """A function from logits to calibrated logits. :func:`fit` returns one.
 
   It is a pytree of arrays: call it inside ``jax.jit``, or pass it to a jitted
-  function. :meth:`save` keeps it in a file of JSON, which :func:`load` reads,
-  and :meth:`export` makes a function of it that needs NumPy alone.
+  function. :meth:`save` writes it as JSON, and :func:`load` reads it.
+  :meth:`export` returns a function that needs NumPy only.
   """
 
   method: ClassVar[str]
 
   @abc.abstractmethod
   def __call__(self, logits: Any) -> jax.Array:
-    """Calibrated logits, of the same shape, (..., classes).
+    """Calibrates logits of shape (..., classes).
 
-    One column is the logit of the second of two classes, and gives two.
+    One column is the logit of the second of two classes; the result then has
+    two columns.
     """
 
   @abc.abstractmethod
   def export(self) -> Callable[[np.ndarray], np.ndarray]:
-    """A plain function of NumPy arrays: logits in, probabilities out.
+    """Returns a function from logits to probabilities, as NumPy arrays.
 
-    It has the numbers in it, and computes in float64 without JAX.
+    The function computes in float64, and does not need JAX.
     """
 
   def save(self, path: str | os.PathLike) -> pathlib.Path:
-    """Writes it as JSON, for :func:`load`.
+    """Writes the recalibrator as JSON. :func:`load` reads it.
 
-    A file that was there is replaced at once, or left as it was.
+    An existing file is replaced only once the new one is complete.
 
     Args:
-      path: the file's.
+      path: path of the file.
 
     Returns:
       The path.
@@ -57,14 +58,14 @@ class Recalibrator(abc.ABC):
     for name, value in values.items():
       if not np.all(np.isfinite(value)):
         raise ValueError(
-          f"{name} of this recalibrator is not finite, so that it can't be "
-          "saved: it was fitted to logits that are not finite."
+          f"{name} of this recalibrator is not finite, so it can't be saved. "
+          "Fit it to finite logits."
         )
     content = {
       "format": _FORMAT,
       "method": self.method,
       "dtype": str(next(iter(values.values())).dtype),
-      # Floats are written with as many digits as tell them apart.
+      # repr of a float64 has all digits, so load() returns the same numbers.
       **{k: v.astype(np.float64).tolist() for k, v in values.items()},
     }
     return _writing.write_text(path, json.dumps(content) + "\n")
@@ -73,10 +74,10 @@ class Recalibrator(abc.ABC):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Temperature(Recalibrator):
-  """Calibrates logits as ``logits / temperature``, for any number of classes.
+  """Calibrates as ``logits / temperature``, for any number of classes.
 
   Attributes:
-    temperature: a positive number; above 1, confidence falls.
+    temperature: a positive number. Above 1, it lowers confidence.
   """
 
   method: ClassVar[str] = "temperature"
@@ -94,7 +95,7 @@ class Temperature(Recalibrator):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class VectorScaling(Recalibrator):
-  """Calibrates logits as ``scale * logits + bias``.
+  """Calibrates as ``scale * logits + bias``.
 
   Attributes:
     scale: array of shape (classes,).
@@ -118,13 +119,13 @@ class VectorScaling(Recalibrator):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Platt(VectorScaling):
-  """Calibrates logits as ``scale * logits + bias``, with one scale for all.
+  """Calibrates as ``scale * logits + bias``, with the same scale for all.
 
-  That is a temperature with an intercept for each class. For two classes it is
-  Platt's sigmoid(a z + b), of the difference of their logits.
+  This is a temperature with a bias for each class. With two classes, it is
+  Platt's sigmoid(a z + b), where z is the difference of the logits.
 
   Attributes:
-    scale: array of shape (classes,), of equal numbers, 1 / temperature.
+    scale: array of shape (classes,); each entry is 1 / temperature.
     bias: array of shape (classes,), of mean zero.
   """
 
@@ -137,9 +138,9 @@ class Isotonic(Recalibrator):
   """Calibrates by a non-decreasing function of each class's probability.
 
   Attributes:
-    probability: array of shape (classes, knots), of probabilities in ascending
+    probability: array of shape (classes, knots): probabilities in ascending
       order.
-    calibrated: array of that shape, of what they become.
+    calibrated: array of shape (classes, knots): their calibrated values.
   """
 
   method: ClassVar[str] = "isotonic"
@@ -147,7 +148,7 @@ class Isotonic(Recalibrator):
   calibrated: jax.Array
 
   def __call__(self, logits: Any) -> jax.Array:
-    """Calibrated log-probabilities, of the same shape, (..., classes)."""
+    """Returns calibrated log-probabilities of shape (..., classes)."""
     classes = self.probability.shape[0]
     logits = _check_classes(logits, classes)
     columns = jax.nn.softmax(logits).reshape(-1, classes)
@@ -160,7 +161,7 @@ class Isotonic(Recalibrator):
     x, y = (np.asarray(a) for a in (self.probability, self.calibrated))
 
     def recalibrate(logits):
-      # Rounded as what it was fitted to, for equal numbers to stay equal.
+      # Round to the dtype of the knots, so that equal numbers stay equal.
       p = _softmax(_columns64(logits)).astype(x.dtype)
       p = np.moveaxis(p, -1, 0)
       values = [np.interp(*row) for row in zip(p, x, y, strict=True)]
@@ -171,13 +172,13 @@ class Isotonic(Recalibrator):
 
 
 def load(path: str | os.PathLike) -> Recalibrator:
-  """Reads what :meth:`Recalibrator.save` wrote.
+  """Reads a recalibrator that :meth:`Recalibrator.save` wrote.
 
   Args:
-    path: the file's.
+    path: path of the file.
 
   Returns:
-    The recalibrator. It gives the very numbers that the saved one gives.
+    The recalibrator. Its results equal those of the saved one, bit for bit.
 
   Examples:
     >>> import pathlib, tempfile
@@ -193,7 +194,7 @@ def load(path: str | os.PathLike) -> Recalibrator:
   """
   path = pathlib.Path(path)
   wrong = ValueError(
-    f"{path} is no file of a recalibrator: give one that save() wrote."
+    f"{path} is not a recalibrator. Give a file that save() wrote."
   )
   try:
     content = json.loads(path.read_text("utf-8"))
@@ -235,7 +236,8 @@ def _check_classes(logits: Any, classes: int) -> jax.Array:
   logits = _columns(logits)
   if logits.shape[-1:] != (classes,):
     raise ValueError(
-      f"logits has shape {logits.shape}, but this was fitted to {classes} "
-      "classes: the last axis must have as many, or, for two classes, one."
+      f"logits has shape {logits.shape}, but this recalibrator was fitted to "
+      f"{classes} classes. The last axis must have {classes} entries, or one "
+      "for two classes."
     )
   return logits

@@ -1,4 +1,4 @@
-"""Can I trust my model's confidence? All that answers it, in one object."""
+"""The calibration report of one model."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -22,7 +22,7 @@ from orthograd_optax.calibration._recalibrators import Recalibrator
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
 
-# In the order of tables.
+# In the order of the tables.
 METRICS = (
   "accuracy",
   "confidence",
@@ -40,7 +40,7 @@ METRICS = (
   "entropy",
   "temperature",
 )
-MOST_ERRORS = 10
+MAX_ERRORS = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Part:
   """The examples of one bin, predicted class or group.
 
   Attributes:
-    name: of the class or group; of a bin, its ends.
-    count: how many examples, on average over seeds.
-    accuracy: the share of them that is correct.
-    confidence: their mean confidence.
-    gap: confidence less accuracy; NaN in a bin of none. Its interval is that of
-      the accuracy: confidences are given.
+    name: name of the class or group, or the edges of the bin.
+    count: number of examples, a mean over seeds.
+    accuracy: share of correct examples.
+    confidence: mean confidence.
+    gap: confidence − accuracy; NaN without examples. Its interval is that of
+      the accuracy, because confidences are given.
   """
 
   name: str
@@ -65,13 +65,13 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class ConfidentError:
-  """A wrong answer.
+  """A wrong prediction.
 
   Attributes:
-    row: the example's index in what was given.
-    label: its class's name.
-    predicted: the name of the class that the model took it for.
-    confidence: how sure it was.
+    row: row of the example in the input.
+    label: name of its class.
+    predicted: name of the predicted class.
+    confidence: confidence of the prediction.
   """
 
   row: int
@@ -82,33 +82,34 @@ class ConfidentError:
 
 @dataclasses.dataclass(frozen=True)
 class Report(_writing.Page):
-  """What :func:`report` found; print it, or ``save`` it as a page.
+  """The result of :func:`report`. Print it, or ``save`` it as a page.
 
   Attributes:
-    name: the model's.
+    name: name of the model.
     examples: number of examples, of one seed.
-    seeds: number of seeds; with several, intervals are over these.
-    classes: the classes' names.
+    seeds: number of seeds. With several, intervals are over seeds.
+    classes: names of the classes.
     level: confidence level of all intervals.
-    metrics: by name, an :class:`Estimate` of each.
-    bins: a :class:`Part` for each bin of confidence.
-    band: what the accuracy of each bin would be, if the model were calibrated,
-      in a share ``level`` of samples, of shape (2, bins).
+    metrics: an :class:`Estimate` of each metric, by name.
+    bins: a ``Part`` for each bin of confidence: name, count, accuracy,
+      confidence and gap.
+    band: the accuracy of each bin that a calibrated model would show in a share
+      ``level`` of samples, of shape (2, bins).
     p_calibrated: p-value of "the model is calibrated", by consistency
-      resampling of its ECE; twice the median of several seeds'.
-    ece_if_calibrated: the ECE that a calibrated model would stay below in 95 %
-      of samples as large as this one.
-    temperature_half: fitted on the examples that recalibrators are fitted on.
-    recalibrated: for each method, the metrics on the examples that it was not
-      fitted to, with ``nll_gain``, by how much it lowers the NLL there. Empty
-      if there are too few.
-    recalibrators: for each method, what was fitted to the first seed.
-    by_class: a :class:`Part` for each class that was predicted, the worst gap
-      first.
-    by_group: a :class:`Part` for each group, likewise.
-    confident_errors: the errors of which the model was surest.
-    best: the method that the numbers speak for, or None.
-    notes: what to know when reading this.
+      resampling of the ECE. With several seeds, twice the median of their
+      p-values.
+    ece_if_calibrated: the 95 % quantile of the ECE of a calibrated model, in
+      samples of this size.
+    temperature_half: the best temperature of the examples to fit on.
+    recalibrated: metrics of each method, on the examples that it was not fitted
+      to. ``nll_gain`` is the fall of the NLL there. Empty if there are too few
+      examples.
+    recalibrators: the recalibrator of each method, fitted to the first seed.
+    by_class: a ``Part`` for each predicted class, the worst gap first.
+    by_group: a ``Part`` for each group, the worst gap first.
+    confident_errors: the wrong predictions of highest confidence.
+    best: the recommended method, or None.
+    notes: remarks for the reader.
   """
 
   name: str
@@ -136,9 +137,9 @@ class Report(_writing.Page):
     return _words.table(self)
 
   def to_dict(self) -> dict[str, Any]:
-    """Every number, as Python's own; NaN and infinities are None.
+    """All numbers, as Python numbers. NaN and infinities become None.
 
-    Metrics are at the top, as ``{"value": ..., "low": ..., "high": ...}``.
+    Metrics come first, as ``{"value": ..., "low": ..., "high": ...}``.
     """
     from orthograd_optax.calibration import _words
 
@@ -154,13 +155,13 @@ class Report(_writing.Page):
     return plain(self.metrics | content)
 
   def plot(self) -> "Figure":
-    """The reliability diagram; needs matplotlib."""
+    """Draws the reliability diagram. Needs matplotlib."""
     from orthograd_optax import plots
 
     return plots.report_diagram(self)
 
   def html(self) -> str:
-    """The page, as text; needs matplotlib."""
+    """The page as HTML. Needs matplotlib."""
     from orthograd_optax.calibration import _page
 
     return _page.report_page(self)
@@ -181,32 +182,33 @@ def report(
   seed: int = 0,
   name: str = "model",
 ) -> Report:
-  """Can I trust my model's confidence? All that answers it.
+  """Can I trust my model's confidence? Computes the answer, with intervals.
 
   Args:
-    logits: array of shape (examples, classes), or the logit of the second of
-      two classes, of shape (examples,) or (examples, 1); or a stack of these
-      over seeds, (seeds, examples, classes). If you have probabilities, pass
+    logits: array of shape (examples, classes), or (seeds, examples, classes)
+      for several seeds. For two classes, the logit of the second class will do,
+      of shape (examples,) or (examples, 1). If you have probabilities, pass
       ``from_probabilities(probabilities)``.
-    labels: of shape (examples,): the index of each example's class, or its
-      name, if ``classes`` are given.
-    classes: the names of the classes, in the order of the columns.
-    groups: the name of each example's group, of shape (examples,).
-    seeds: which seed's model each row is of, of shape (examples,). With
-      several, numbers are means over seeds, and intervals are over seeds.
-    fit: booleans of shape (examples,): the examples to fit recalibrators on,
-      such as a validation set. All numbers are of the other examples. By
-      default all numbers are of all examples, but for recalibrators, which are
-      fitted on one half and judged by the other.
+    labels: the index of each example's class, of shape (examples,); or its
+      name, if you give ``classes``.
+    classes: names of the classes, in the order of the columns.
+    groups: name of each example's group, of shape (examples,).
+    seeds: seed of each row, of shape (examples,). With several seeds, numbers
+      are means over seeds, and intervals are over seeds.
+    fit: booleans of shape (examples,): ``True`` for examples to fit
+      recalibrators on, such as a validation set. All numbers are then of the
+      other examples. By default, all numbers are of all examples, except that
+      recalibrators are fitted on one half and evaluated on the other.
     num_bins: number of bins of the ECEs and of the diagram.
-    replicates: number of bootstrap draws, and of draws of a calibrated model.
+    replicates: number of bootstrap replicates, and of samples of a calibrated
+      model.
     level: confidence level of all intervals.
-    seed: of the draws and of the halves.
-    name: what the page calls the model.
+    seed: seed of the draws, and of the halves.
+    name: name of the model on the page.
 
   Returns:
-    A :class:`Report`: ``print`` it, ``save`` it as a page, ``plot`` it, or take
-    the numbers of ``to_dict()``. A notebook shows it by itself.
+    A :class:`Report`. ``print`` it, ``save`` it as a page, ``plot`` it, or take
+    the numbers of ``to_dict()``. A notebook displays it as a page.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -223,7 +225,7 @@ def report(
   """
   _bootstrap.check_draws(replicates, level)
   _bins.check_bins(num_bins)
-  given = _predictions.check(
+  predictions = _predictions.check(
     logits,
     labels,
     classes=classes,
@@ -242,41 +244,41 @@ def report(
       run.logits,
       run.labels,
       groups=run.groups,
-      num_groups=len(given.groups),
+      num_groups=len(predictions.groups),
       **options,
     )
-    for run in given.runs
+    for run in predictions.runs
   ]
-  found = _resampling.estimates(described, level)
-  p, limit, band = _consistency(given.runs, described, level, options)
+  estimates = _resampling.estimates(described, level)
+  p, limit, band = _consistency(predictions.runs, described, level, options)
   judged, temperature, recalibrators = _judging.judge(
-    given.runs, level, options
+    predictions.runs, level, options
   )
-  first = given.runs[0]
+  first = predictions.runs[0]
   return Report(
     name=name,
     examples=len(first.rows),
-    seeds=len(given.runs),
-    classes=given.classes,
+    seeds=len(predictions.runs),
+    classes=predictions.classes,
     level=level,
-    metrics={k: Estimate.of(found[k]) for k in METRICS},
-    bins=_parts("bin", found, described, _bin_names(num_bins)),
+    metrics={k: Estimate.of(estimates[k]) for k in METRICS},
+    bins=_parts("bin", estimates, described, _bin_names(num_bins)),
     band=band,
     p_calibrated=p,
     ece_if_calibrated=limit,
     temperature_half=temperature,
     recalibrated={k: v for k, (v, _) in judged.items()},
     recalibrators=recalibrators,
-    by_class=_worst(_parts("class", found, described, given.classes)),
-    by_group=_worst(_parts("group", found, described, given.groups)),
-    confident_errors=_confident_errors(given),
+    by_class=_worst(_parts("class", estimates, described, predictions.classes)),
+    by_group=_worst(_parts("group", estimates, described, predictions.groups)),
+    confident_errors=_confident_errors(predictions),
     best=_judging.best(judged, p, level),
-    notes=_notes(given, found["accuracy"][2]),
+    notes=_notes(predictions, estimates["accuracy"][2]),
   )
 
 
 def _consistency(runs, described, level, options):
-  """A p-value, the ECE to expect of a calibrated model, and bands of bins."""
+  """The p-value, the ECE limit and the bands, of a calibrated model."""
   p_values, limits, bands = [], [], []
   for run, one in zip(runs, described, strict=True):
     confidence = np.asarray(_inputs.confidence(run.logits))
@@ -286,20 +288,20 @@ def _consistency(runs, described, level, options):
     limits.append(np.quantile(errors, 0.95))
     ends = [(1 - level) / 2, (1 + level) / 2]
     bands.append(np.quantile(accuracies, ends, axis=0))
-  # Twice the median is a p-value, whatever the seeds have in common.
+  # Twice the median of dependent p-values is a valid p-value.
   p = float(np.median(p_values)) * (1 if len(runs) == 1 else 2)
   return min(p, 1.0), float(np.mean(limits)), np.mean(bands, axis=0)
 
 
-def _parts(kind, found, described, names) -> list[Part]:
-  if f"{kind}_gap" not in found:
+def _parts(kind, estimates, described, names) -> list[Part]:
+  if f"{kind}_gap" not in estimates:
     return []
   counts = np.array([one.values[f"{kind}_count"] for one in described])
   means = np.array([one.values[f"{kind}_confidence"] for one in described])
   count = counts.mean(axis=0)
   total = np.nan_to_num(means) * counts
   confidence = total.mean(axis=0) / np.where(count, count, np.nan)
-  pick = lambda key, i: Estimate.of([x[i] for x in found[f"{kind}_{key}"]])
+  pick = lambda key, i: Estimate.of([x[i] for x in estimates[f"{kind}_{key}"]])
   return [
     Part(name, float(n), pick("accuracy", i), float(c), pick("gap", i))
     for i, (name, n, c) in enumerate(zip(names, count, confidence, strict=True))
@@ -307,78 +309,84 @@ def _parts(kind, found, described, names) -> list[Part]:
 
 
 def _worst(parts: list[Part]) -> list[Part]:
-  """Those with examples, first those whose gap is the surest to be large."""
+  """Parts with examples, sorted by the lower bound of their absolute gap."""
 
-  def at_least(part):
+  def lower_bound(part):
     gap = part.gap
     return max(gap.low, -gap.high, 0.0), abs(gap.value)
 
   known = [part for part in parts if np.isfinite(part.gap.value)]
-  return sorted(known, key=at_least, reverse=True)
+  return sorted(known, key=lower_bound, reverse=True)
 
 
-def _confident_errors(given: _predictions.Predictions) -> list[ConfidentError]:
+def _confident_errors(
+  predictions: _predictions.Predictions,
+) -> list[ConfidentError]:
   errors = []
-  for run in given.runs:
+  for run in predictions.runs:
     confidence = np.asarray(_inputs.confidence(run.logits))
     predicted = np.asarray(run.logits).argmax(axis=1)
     labels = np.asarray(run.labels)
     wrong = np.flatnonzero(predicted != labels)
-    surest = wrong[np.argsort(-confidence[wrong], kind="stable")[:MOST_ERRORS]]
+    order = np.argsort(-confidence[wrong], kind="stable")[:MAX_ERRORS]
     errors += [
       ConfidentError(
         row=int(run.rows[i]),
-        label=given.classes[labels[i]],
-        predicted=given.classes[predicted[i]],
+        label=predictions.classes[labels[i]],
+        predicted=predictions.classes[predicted[i]],
         confidence=float(confidence[i]),
       )
-      for i in surest
+      for i in wrong[order]
     ]
   errors.sort(key=lambda e: -e.confidence)
-  return errors[:MOST_ERRORS]
+  return errors[:MAX_ERRORS]
 
 
-def _notes(given: _predictions.Predictions, highest_accuracy) -> list[str]:
+def _notes(
+  predictions: _predictions.Predictions, highest_accuracy
+) -> list[str]:
   notes = []
-  if highest_accuracy < 1 / len(given.classes):
+  if highest_accuracy < 1 / len(predictions.classes):
     notes.append(
-      "The model is right less often than by guessing. Are the columns in the "
-      "order of the classes?"
+      "The accuracy is below chance. Check that the columns are in the order "
+      "of the classes."
     )
-  first = given.runs[0]
+  first = predictions.runs[0]
   labels = np.asarray(first.labels)
   if len(labels) < 100:
     notes.append(
-      f"{len(labels)} example{'s' if len(labels) > 1 else ''} can't tell a "
-      "calibrated model from one that is not, unless it is far off."
+      f"{len(labels)} example{'s' if len(labels) > 1 else ''} can only reveal "
+      "a large miscalibration."
     )
-  if len(given.classes) == 2:
+  if len(predictions.classes) == 2:
     notes.append(
-      "With two classes, the confidence is that of the predicted one, from 0.5 "
-      f"to 1. The classwise ECE is of the probability of {given.classes[1]}."
+      "With two classes, the confidence is that of the predicted class, from "
+      "0.5 to 1. The classwise ECE is that of the probability of "
+      f"{predictions.classes[1]}."
     )
   absent = [
     name
-    for c, name in enumerate(given.classes)
-    if not any((np.asarray(run.labels) == c).any() for run in given.runs)
+    for c, name in enumerate(predictions.classes)
+    if not any((np.asarray(run.labels) == c).any() for run in predictions.runs)
   ]
   if absent:
     shown = ", ".join(absent[:5]) + (", …" if len(absent) > 5 else "")
     notes.append(
-      f"{len(absent)} of {len(given.classes)} classes never occur as a label: "
-      f"{shown}."
+      f"{len(absent)} of {len(predictions.classes)} classes never occur as a "
+      f"label: {shown}."
     )
   impossible = int(np.sum(_impossible(first.logits, first.labels)))
   if impossible:
     notes.append(
-      f"The label of {impossible} examples had a probability below 1e-30. Each "
-      "of these adds more than 69 to the sum of losses: they dominate the NLL."
+      f"The label of {impossible} example{'s' if impossible > 1 else ''} has a "
+      "probability below 1e-30. Each adds more than 69 to the sum of losses, "
+      "and dominates the NLL."
     )
   if first.to_fit is None:
     notes.append(
       f"{len(labels)} examples are too few to fit a recalibrator on one half "
-      f"and judge it by the other: {2 * _predictions.LEAST_TO_FIT} are the "
-      "least."
+      "and evaluate it on the other. Use at least "
+      f"{2 * _predictions.MIN_TO_FIT}."
     )
   return notes
 
@@ -395,7 +403,7 @@ def _bin_names(num_bins: int) -> list[str]:
 
 
 def plain(x: Any) -> Any:
-  """As JSON has it."""
+  """Converts to what JSON can hold."""
   if isinstance(x, Estimate):
     return {name: plain(float(v)) for name, v in x._asdict().items()}
   if isinstance(x, dict):

@@ -1,10 +1,10 @@
-"""All metrics of a report at once, with a thousand draws of each.
+"""Computes all metrics of a report, with a thousand bootstrap draws of each.
 
-Nothing here draws logits. Each metric is a function of a few sums over
-examples, and a draw is how often each example counts: so the draws of all sums
-are one product of matrices. Beyond 10,000 examples, random groups of them are
-drawn in the place of examples. A sum over a draw varies as much as before, and
-what draws take no longer grows with the number of examples.
+No logits are drawn. Each metric is a function of a few sums over examples, and
+a draw is a count of each example. The sums of all draws are therefore one
+product of matrices. With more than 10,000 examples, random groups of examples
+are drawn instead of examples. Sums vary as much as before, and the cost of the
+draws no longer grows with the number of examples.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ from orthograd_optax.calibration import (
 from orthograd_optax.calibration import _metrics as _scores
 
 MAX_UNITS = 10_000
-CELLS = 256  # of examples by rank, for what depends on it
-COVERAGE = 0.9  # of the selective risk
+MAX_CELLS = 256  # cells of examples by rank, for metrics of ranking
+COVERAGE = 0.9  # coverage of the selective risk
 UNIT = (0.0, 1.0)
 LIMITS = {
   "accuracy": UNIT,
@@ -49,13 +49,13 @@ LIMITS = {
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-  """Numbers of one model on one set of examples.
+  """Metrics of one seed on one set of examples.
 
   Attributes:
-    values: the metrics, by name; and of each bin, predicted class and group
-      (``bin_...``, ``class_...``, ``group_...``) the ``count``, ``accuracy``,
-      ``confidence`` and ``gap``, confidence less accuracy, in an array.
-    draws: of some of these, with an axis of draws before the others.
+    values: metrics by name. For bins, predicted classes and groups, arrays of
+      ``count``, ``accuracy``, ``confidence`` and ``gap`` (confidence −
+      accuracy), named ``bin_count`` and so on.
+    draws: bootstrap draws of some of these, along axis 0.
   """
 
   values: dict[str, np.ndarray]
@@ -73,20 +73,20 @@ def describe(
   seed: int = 0,
   brief: bool = False,
 ) -> Described:
-  """Metrics, bins, classes and groups, with draws.
+  """Computes metrics of all examples, bins, classes and groups, with draws.
 
   Args:
     logits: array of shape (examples, classes), checked.
     labels: integer array of shape (examples,), checked.
-    groups: the index of each example's group.
-    num_groups: number of groups, of which some may have no examples here.
+    groups: index of each example's group.
+    num_groups: number of groups. Some may have no examples here.
     num_bins: number of bins of equal width, and of equal mass.
     replicates: number of draws.
-    seed: which.
-    brief: whether accuracy, NLL, Brier score and ECE will do.
+    seed: seed of the draws.
+    brief: whether to compute accuracy, NLL, Brier score and ECE only.
 
   Returns:
-    Numbers and draws.
+    A :class:`Described`.
   """
   each = {k: np.asarray(v) for k, v in _each(logits, labels).items()}
   sums = _Sums(len(each["correct"]), replicates, seed)
@@ -120,17 +120,17 @@ def describe(
       f"{part}_confidence": confidence,
       f"{part}_gap": confidence - accuracy,
     }
-  # The first draw is the sample itself. What ranks in cells only approach is
-  # moved to where that should be.
+  # The first draw is the sample itself. Shift the draws so that it equals the
+  # exact value: metrics of ranking are approximate, because of the cells.
   with np.errstate(invalid="ignore"):  # of infinite losses
-    moved = {k: x[1:] + (values[k] - x[0])[None] for k, x in draws.items()}
-  return Described(values, moved)
+    shifted = {k: x[1:] + (values[k] - x[0])[None] for k, x in draws.items()}
+  return Described(values, shifted)
 
 
 def describe_temperature(
   logits: Any, labels: Any, *, num_bins: int, replicates: int, seed: int
 ) -> Described:
-  """The best temperature alone, with draws."""
+  """Computes the best temperature only, with draws."""
   del num_bins
   sums = _Sums(len(labels), replicates, seed)
   value = np.asarray(_recalibration.fit_temperature(logits, labels), float)
@@ -141,25 +141,26 @@ def describe_temperature(
 def estimates(
   described: list[Described], level: float
 ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-  """Value, low and high: over examples or, of several models, over seeds."""
+  """Value, low and high of each metric, over examples or over seeds."""
   first = described[0]
   if len(described) > 1:
     return {
       name: _over_seeds([one.values[name] for one in described], name, level)
       for name in first.values
     }
-  found = {
+  intervals = {
     name: _bootstrap.basic_interval(
       first.values[name], drawn, level, LIMITS.get(name)
     )
     for name, drawn in first.draws.items()
   }
-  # The bootstrap has no interval of a share where all or none are right, nor of
-  # few examples. Confidences are given: a gap varies as its accuracy does.
+  # Use Wilson's interval for accuracies: the bootstrap's is empty if all
+  # examples are right or all wrong, and poor for few examples. Confidences are
+  # given, so a gap varies as its accuracy does.
   if "accuracy" in first.values:
     count = first.values["bin_count"].sum()
     right = first.values["accuracy"] * count
-    found["accuracy"] = _bootstrap.wilson_interval(right, count, level)
+    intervals["accuracy"] = _bootstrap.wilson_interval(right, count, level)
   for part in ("bin", "class", "group"):
     if f"{part}_count" in first.values:
       count, accuracy, confidence = (
@@ -168,15 +169,15 @@ def estimates(
       right = np.nan_to_num(accuracy) * count
       share = _bootstrap.wilson_interval(right, count, level)
       value, low, high = share
-      found[f"{part}_accuracy"] = share
+      intervals[f"{part}_accuracy"] = share
       gap = confidence - value, confidence - high, confidence - low
-      found[f"{part}_gap"] = gap
-  return found
+      intervals[f"{part}_gap"] = gap
+  return intervals
 
 
 def _over_seeds(values, name, level):
   mean, *ends = _bootstrap.seeds_interval(values, level)
-  # Of a bin's accuracy, those of an accuracy.
+  # "bin_accuracy" has the limits of "accuracy".
   limits = LIMITS.get(name) or LIMITS.get(name.rpartition("_")[2])
   low, high = ends if limits is None else np.clip(ends, *limits)
   return mean, low, high
@@ -184,10 +185,10 @@ def _over_seeds(values, name, level):
 
 @functools.partial(jax.jit, static_argnames=("num_bins", "brief"))
 def _metrics(logits, labels, num_bins, brief) -> dict[str, jax.Array]:
-  """What the functions of these names give, in one program."""
+  """The metrics, in one program."""
   pair = logits, labels
   accuracy = _scores.accuracy(*pair)
-  found = {
+  metrics = {
     "accuracy": accuracy,
     "nll": _scores.nll(*pair),
     "brier": _scores.brier(*pair),
@@ -195,10 +196,10 @@ def _metrics(logits, labels, num_bins, brief) -> dict[str, jax.Array]:
     "confidence": _scores.max_softmax(*pair),
     "entropy": _scores.entropy(*pair),
   }
-  found["overconfidence"] = found["confidence"] - accuracy
+  metrics["overconfidence"] = metrics["confidence"] - accuracy
   if brief:
-    return found
-  return found | {
+    return metrics
+  return metrics | {
     "ece_equal_mass": _errors.ece(*pair, num_bins, "mass"),
     "classwise_ece": _errors.classwise_ece(*pair, num_bins),
     "rms_calibration_error": _errors.rms_calibration_error(*pair, num_bins),
@@ -212,7 +213,7 @@ def _metrics(logits, labels, num_bins, brief) -> dict[str, jax.Array]:
 
 @jax.jit
 def _each(logits, labels) -> dict[str, jax.Array]:
-  """What is known of each example."""
+  """Figures of each example."""
   return {
     "correct": (_inputs.rank(logits, labels) < 1).astype(logits.dtype),
     "confidence": _inputs.confidence(logits),
@@ -225,7 +226,7 @@ def _each(logits, labels) -> dict[str, jax.Array]:
 
 
 class _Sums:
-  """Sums over examples: of the sample, and of draws from it."""
+  """Sums over the examples of the sample and of each draw."""
 
   def __init__(self, examples: int, replicates: int, seed: int):
     units = min(examples, MAX_UNITS)
@@ -238,7 +239,11 @@ class _Sums:
   def __call__(
     self, weights: np.ndarray, index: np.ndarray | None = None, size: int = 1
   ) -> np.ndarray:
-    """Of weights, by an index below ``size``: (1 + replicates, size)."""
+    """Sums weights by index, which is below ``size``.
+
+    Returns:
+      An array of shape (1 + replicates, size).
+    """
     units = self.counts.shape[1]
     place = self.unit * size + (0 if index is None else index)
     table = np.bincount(place, weights, units * size).reshape(units, size)
@@ -255,7 +260,7 @@ def _means(sums: _Sums, each: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _shares(sums, each, index, size) -> dict[str, np.ndarray]:
-  """Sums by bin, class or group, (1 + replicates, size)."""
+  """Sums by bin, class or group, of shape (1 + replicates, size)."""
   return {
     "count": sums(np.ones(len(index)), index, size),
     "correct": sums(each["correct"], index, size),
@@ -285,11 +290,11 @@ def _errors_of(sums, each, bins) -> dict[str, np.ndarray]:
 
 
 def _by_rank(sums, each) -> dict[str, np.ndarray]:
-  """What depends on the order of examples, from the surest on, in cells."""
+  """Metrics of ranking, from cells of examples by falling confidence."""
   examples = len(each["doubt"])
-  size = min(examples, CELLS)
+  size = min(examples, MAX_CELLS)
   ordered = np.sort(each["doubt"])
-  # Equals share a cell.
+  # Ties share a cell.
   first = np.searchsorted(ordered, each["doubt"])
   cells = _shares(sums, each, first * size // examples, size)
   count, right = cells["count"], cells["correct"]
@@ -297,7 +302,7 @@ def _by_rank(sums, each) -> dict[str, np.ndarray]:
   kept, errors = np.cumsum(count, axis=1), np.cumsum(wrong, axis=1)
   total, all_wrong = kept[:, -1:], errors[:, -1:]
   with np.errstate(invalid="ignore", divide="ignore"):
-    # Within a cell, half of all pairs are in the right order.
+    # Within a cell, count half of all pairs as in the right order.
     pairs = right * (all_wrong - errors + wrong / 2)
     auroc = pairs.sum(axis=1) / (all_wrong * (total - all_wrong))[:, 0]
   middle = (errors - wrong / 2) / np.maximum(kept - count / 2, 1e-9)
@@ -306,7 +311,7 @@ def _by_rank(sums, each) -> dict[str, np.ndarray]:
     for n, e in zip(kept, errors, strict=True)
   ]
   gap = np.cumsum(cells["confidence"] - right, axis=1)
-  # From the least sure example on, and so less what comes before.
+  # Sum from the least confident example on: the total minus what comes before.
   gap = np.abs(gap[:, -1:] - np.pad(gap, ((0, 0), (1, 0))))
   return {
     "auroc": auroc,
@@ -317,7 +322,7 @@ def _by_rank(sums, each) -> dict[str, np.ndarray]:
 
 
 def _classwise(sums, logits, labels, num_bins) -> np.ndarray:
-  """Some classes at a time, for a thousand of them not to need gigabytes."""
+  """Draws of the classwise ECE, some classes at a time to save memory."""
   classes = logits.shape[1]
   at_once = max(1, 1000 // num_bins)
   labels, error = np.asarray(labels), 0.0
@@ -339,9 +344,12 @@ def _probabilities(logits, start, size):
 
 
 def _temperatures(sums, logits, labels, temperature) -> np.ndarray:
-  """Of draws: where the slope of the loss, known at a few of them, is zero."""
+  """The best temperature of each draw.
+
+  It interpolates the slope of the loss between 17 temperatures, to zero.
+  """
   slope, curvature = map(np.asarray, _slope(logits, labels, temperature))
-  # How far T varies, in logarithms, with 1 / T at the least loss.
+  # The standard deviation of log T, at the least loss.
   with np.errstate(invalid="ignore", divide="ignore"):
     spread = temperature * np.std(slope) / np.mean(curvature)
   spread = spread / np.sqrt(len(slope))
@@ -353,13 +361,13 @@ def _temperatures(sums, logits, labels, temperature) -> np.ndarray:
     for t in logs
   ]
   # The slope falls as T grows.
-  found = [np.interp(0, -s, logs) for s in np.stack(slopes, axis=1)]
-  return np.exp(found)
+  roots = [np.interp(0, -s, logs) for s in np.stack(slopes, axis=1)]
+  return np.exp(roots)
 
 
 @jax.jit
 def _slope(logits, labels, temperature):
-  """Of each example's loss by 1 / T: its first and second derivative."""
+  """First and second derivative of each example's loss by 1 / T."""
   own = jnp.take_along_axis(logits, labels[:, None], axis=1)
   lead = logits - own
   weights = jax.nn.softmax(lead / temperature)
@@ -376,23 +384,24 @@ def _width_index(probability: np.ndarray, num_bins: int) -> np.ndarray:
 def consistency(
   confidence: np.ndarray, num_bins: int, replicates: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """What a calibrated model would show, of these confidences.
+  """Draws the outcomes of a calibrated model with these confidences.
 
   Args:
-    confidence: of each example.
+    confidence: confidence of each example.
     num_bins: number of bins of equal width.
     replicates: number of draws.
-    seed: which.
+    seed: seed of the draws.
 
   Returns:
-    The ECE of each draw, and the accuracy in each bin, (replicates, bins).
+    The ECE of each draw, and the accuracy of each bin, of shape (replicates,
+    bins).
 
   References:
     Bröcker and Smith, Increasing the Reliability of Reliability Diagrams, 2007
   """
   ordered = np.sort(confidence.astype(np.float64))
   index = _width_index(ordered.astype(confidence.dtype), num_bins)
-  # Each example by itself or, of many, those next to each other in a bin.
+  # Draw single examples. With many examples, draw neighbours together.
   size = max(1, len(ordered) // MAX_UNITS)
   first = np.flatnonzero(np.diff(index, prepend=-1))
   starts = np.union1d(np.arange(0, len(ordered), size), first)
@@ -403,7 +412,7 @@ def consistency(
   expected = np.bincount(index, ordered, num_bins)
   right = np.zeros((replicates, num_bins))
   bins = np.searchsorted(starts, first)
-  for i in range(0, replicates, 100):  # for less memory at once
+  for i in range(0, replicates, 100):  # in chunks, to save memory
     rows = min(100, replicates - i)
     drawn = random.binomial(count, share, (rows, len(share)))
     right[i : i + rows, index[first]] = np.add.reduceat(drawn, bins, axis=1)

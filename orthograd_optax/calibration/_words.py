@@ -1,4 +1,4 @@
-"""A report in words: its table, its answers, and what to do next."""
+"""The words of a report: its table, its answers, its recommendation."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,28 +22,28 @@ LABELS = {
   "ks_calibration_error": "KS calibration error",
   "auroc": "AUROC of confidence",
   "aurc": "AURC",
-  "selective_risk": "error rate of the surest 90 %",
+  "selective_risk": "error rate of the most confident 90 %",
   "entropy": "entropy, nats",
   "temperature": "best temperature",
 }
 METHODS = {
   "as it is": "as it is",
   "temperature": "temperature",
-  "platt": "temperature and intercept (Platt)",
+  "platt": "temperature and bias (Platt)",
   "vector": "vector scaling",
   "isotonic": "isotonic regression",
 }
 
 
 class Answer(NamedTuple):
-  """To one question of the page."""
+  """A question of the page, and its answer."""
 
   question: str
   text: str
 
 
 def table(report: "Report") -> str:
-  """The metrics, one a line, and what follows from them."""
+  """The metrics, one per line, and the recommendation."""
   rows = [(LABELS[k], *numbers(v)) for k, v in report.metrics.items()]
   rows.insert(0, ("", "value", f"{100 * report.level:g} % interval"))
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -58,7 +58,7 @@ def table(report: "Report") -> str:
       "",
       *lines,
       "",
-      f"p-value of “it is calibrated”: {p_value(report.p_calibrated)}",
+      f"p-value of “the model is calibrated”: {p_value(report.p_calibrated)}",
       *(f"Note: {note}" for note in report.notes),
       "",
       f"Next: {action}",
@@ -74,7 +74,7 @@ def size(report: "Report") -> str:
 
 
 def numbers(estimate: Estimate) -> tuple[str, str]:
-  """Of a table: the value, and the interval."""
+  """The cells of an estimate: value and interval."""
   value, low, high = estimate
   form = lambda x: (f"{x:.4f}" if abs(x) < 1000 else f"{x:.4g}").replace(
     "-", "−"
@@ -87,7 +87,7 @@ def numbers(estimate: Estimate) -> tuple[str, str]:
 
 
 def p_value(p: float) -> str:
-  # No p-value is below one in the number of draws.
+  # With 1000 draws, no p-value is below 0.001.
   return f"{p:.3f}" if p > 0.001 else "at most 0.001"
 
 
@@ -100,58 +100,59 @@ def percent(estimate: Estimate, unit: str = "%", form: str = ".1f") -> str:
 
 
 def points(estimate: Estimate) -> str:
-  """Of a difference of percentages."""
+  """A difference of percentages, in points."""
   return percent(estimate, "points", "+.1f")
 
 
 def answers(report: "Report") -> dict[str, Answer]:
-  """The questions of the page, in their order."""
+  """The questions of the page, in order."""
   return {
-    "right": Answer("How often is it right?", _right(report)),
-    "sure": Answer("How sure is it?", _sure(report)),
-    "same": Answer("Are the two the same?", _same(report)),
-    "scale": Answer("Is it a matter of scale?", _scale(report)),
+    "accuracy": Answer("How often is it right?", _accuracy(report)),
+    "confidence": Answer("How confident is it?", _confidence(report)),
+    "gap": Answer("Does confidence match accuracy?", _gap(report)),
+    "scale": Answer("Does a temperature fix it?", _scale(report)),
     "worst": Answer("Where is it worst?", _worst(report)),
     "noise": Answer("Is it more than noise?", _noise(report)),
   }
 
 
-def _right(report: "Report") -> str:
-  over = "over seeds" if report.seeds > 1 else "over examples"
+def _accuracy(report: "Report") -> str:
+  over = "seeds" if report.seeds > 1 else "examples"
   return (
-    f"In {percent(report.metrics['accuracy'])} of {report.examples:,} cases. "
-    f"The range in brackets is where the number lies with {_level(report)} "
-    f"confidence; all ranges on this page are {over}."
+    f"It is right in {percent(report.metrics['accuracy'])} of "
+    f"{report.examples:,} cases. Numbers in brackets are the ends of a "
+    f"{100 * report.level:g} % interval. All intervals on this page are over "
+    f"{over}."
   )
 
 
-def _sure(report: "Report") -> str:
+def _confidence(report: "Report") -> str:
   auroc = report.metrics["auroc"]
   text = f"Its mean confidence is {percent(report.metrics['confidence'])}. "
   if not np.isfinite(auroc.value):
     return text + "Its answers are all right, or all wrong."
   return (
-    f"{text}Of a right and a wrong answer, it is surer of the right one in "
-    f"{percent(auroc)} of pairs; 50 % would be chance. If it may leave out the "
-    "tenth it is least sure of, it errs in "
-    f"{percent(report.metrics['selective_risk'])} of the rest."
+    f"{text}In {percent(auroc)} of pairs, a right answer has a higher "
+    "confidence than a wrong one (AUROC); 50 % is chance. Without the least "
+    "confident tenth of its answers, it is wrong in "
+    f"{percent(report.metrics['selective_risk'])} of cases."
   )
 
 
-def _same(report: "Report") -> str:
+def _gap(report: "Report") -> str:
   gap = report.metrics["overconfidence"]
   if gap.low > 0:
-    verdict = "No: it is surer than it is right"
+    verdict = "No: it is overconfident"
   elif gap.high < 0:
-    verdict = "No: it is right more often than it is sure"
+    verdict = "No: it is underconfident"
   else:
-    verdict = "On the whole, yes"
+    verdict = "On average, yes"
   return (
-    f"{verdict}. Confidence less accuracy is {points(gap)}. "
-    "Bin by bin the two differ by "
-    f"{percent(report.metrics['ece'], 'points')} on average "
-    "(the ECE). In the diagram, bars on the dashed line are calibrated; a "
-    "calibrated model's bars end within the grey band."
+    f"{verdict}. Confidence minus accuracy is {points(gap)}. The ECE, the mean "
+    "difference over bins, is "
+    f"{percent(report.metrics['ece'], 'points')}. In the diagram, a bar that "
+    "ends on the dashed line is calibrated. For a calibrated model, bars end "
+    "within the grey band."
   )
 
 
@@ -161,14 +162,13 @@ def _scale(report: "Report") -> str:
   fitted, low, high = report.temperature_half
   if not 1e-6 < fitted < 1e6:
     reason = (
-      "every answer is right, so that surer is always better"
+      "every answer is right, so more confidence is always better"
       if fitted < 1
-      else "the logits say nothing about the labels, or the opposite"
+      else "the logits carry no information about the labels, or the wrong one"
     )
     return (
-      f"There is no best temperature: on the examples to fit it on, {reason}. "
-      "The methods below were fitted on the same examples, and are judged by "
-      "the others."
+      f"There is no best temperature. On the examples to fit on, {reason}. The "
+      "methods below are fitted on these examples, and evaluated on the others."
     )
   ends = f" ({low:.3g} to {high:.3g})" if np.isfinite(low + high) else ""
   gain = report.recalibrated["temperature"]["nll_gain"]
@@ -177,12 +177,12 @@ def _scale(report: "Report") -> str:
   elif gain.high < 0:
     verdict = "raises the loss"
   else:
-    verdict = "makes no difference to the loss that shows"
+    verdict = "makes no significant difference to the loss"
   return (
-    f"The best temperature is {fitted:.3g}{ends}; above 1, the model is too "
-    "sure. It was fitted on some of the examples, as were the other methods "
-    f"below, and is judged by the rest. Dividing the logits by it {verdict}: "
-    f"there {_change(report, 'temperature')}."
+    f"The best temperature is {fitted:.3g}{ends}. Above 1, the model is "
+    "overconfident. All methods below are fitted on some of the examples, and "
+    f"evaluated on the others. There, the temperature {verdict}: "
+    f"{_change(report, 'temperature')}."
   )
 
 
@@ -196,36 +196,36 @@ def _change(report: "Report", method: str) -> str:
 
 
 def _worst(report: "Report") -> str:
-  parts = [("predicted class", report.by_class), ("group", report.by_group)]
+  kinds = [("predicted class", report.by_class), ("group", report.by_group)]
   texts = []
-  for kind, found in parts:
-    if not found:
+  for kind, parts in kinds:
+    if not parts:
       continue
-    worst = found[0]
+    worst = parts[0]
     if worst.gap.low > 0 or worst.gap.high < 0:
-      too = "too sure" if worst.gap.value > 0 else "not sure enough"
+      verdict = "overconfident" if worst.gap.value > 0 else "underconfident"
       texts.append(
-        f"In the {kind} “{worst.name}” it is {too}: confidence less accuracy "
-        f"is {points(worst.gap)}."
+        f"In the {kind} “{worst.name}”, it is {verdict}: confidence minus "
+        f"accuracy is {points(worst.gap)}."
       )
     else:
-      texts.append(f"In no {kind} is it off by more than noise.")
+      texts.append(f"No {kind} is off by more than noise.")
   if report.confident_errors:
-    texts.append("Its most confident errors are worth a look, one by one.")
+    texts.append("Look at the most confident errors one by one.")
   return " ".join(texts)
 
 
 def _noise(report: "Report") -> str:
   p, limit = report.p_calibrated, 100 * report.ece_if_calibrated
   verdict = (
-    "Yes. A calibrated model would hardly look like this"
+    "Yes. A calibrated model would rarely look like this"
     if p < 0.05
-    else "That can't be said. A calibrated model can well look like this"
+    else "Not shown. A calibrated model may well look like this"
   )
   return (
-    f"{verdict}: p is {p_value(p)}. With as many examples, such a model's ECE "
-    f"stays below {limit:.1f} % in 95 of 100 samples; here it is "
-    f"{100 * report.metrics['ece'].value:.1f} %."
+    f"{verdict}: p is {p_value(p)}. With as many examples, the ECE of a "
+    f"calibrated model stays below {limit:.1f} % in 95 of 100 samples. Here it "
+    f"is {100 * report.metrics['ece'].value:.1f} %."
   )
 
 
@@ -237,7 +237,7 @@ def recommendation(report: "Report") -> tuple[str, str]:
       f"fitted to, {_change(report, report.best)}.",
       "import jax\n"
       "from orthograd_optax import calibration\n\n"
-      "# Of examples that the model was not trained on. If you have\n"
+      "# Use examples that the model was not trained on. If you have\n"
       "# probabilities p, logits = calibration.from_probabilities(p).\n"
       f'recalibrate = calibration.fit(logits, labels, "{report.best}")\n'
       'recalibrate.save("recalibrator.json")  # calibration.load reads it\n'
@@ -245,14 +245,14 @@ def recommendation(report: "Report") -> tuple[str, str]:
     )
   if report.examples < 100:
     return (
-      f"Get more examples. {report.examples} say too little: a few hundred "
-      "are the least.",
+      f"Get more examples: {report.examples} are too few. Use at least a few "
+      "hundred.",
       "",
     )
   if report.p_calibrated >= 0.05:
     return (
-      "Leave it as it is. Nothing here says that the confidence is off, and a "
-      "recalibrator would fit noise. Make this report again on new data.",
+      "Leave it as it is. Nothing here shows that the confidence is off, and a "
+      "recalibrator would fit noise. Repeat this report on new data.",
       "",
     )
   return (
@@ -262,7 +262,3 @@ def recommendation(report: "Report") -> tuple[str, str]:
     "from orthograd_optax import calibration\n"
     "loss = calibration.focal(logits, labels).mean()",
   )
-
-
-def _level(report: "Report") -> str:
-  return f"{100 * report.level:g} %"

@@ -1,4 +1,4 @@
-"""Files that are there as a whole, or not at all."""
+"""Writes files completely, or not at all."""
 
 import contextlib
 import os
@@ -28,19 +28,19 @@ def write_text(path: str | os.PathLike, text: str) -> pathlib.Path:
 
 
 class Page:
-  """What is saved as a page, and shows itself in a notebook."""
+  """A result that is saved as a page, and displayed by a notebook."""
 
   def html(self) -> str:
-    """The page, as text; needs matplotlib."""
+    """The page as HTML. Needs matplotlib."""
     raise NotImplementedError
 
   def save(self, path: str | os.PathLike) -> pathlib.Path:
-    """Writes the page, one file of HTML that needs no other; needs matplotlib.
+    """Writes the page as one self-contained HTML file. Needs matplotlib.
 
-    A file that was there is replaced at once, or left as it was.
+    An existing file is replaced only once the new one is complete.
 
     Args:
-      path: of the page.
+      path: path of the page.
 
     Returns:
       The path.

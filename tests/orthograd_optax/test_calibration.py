@@ -462,7 +462,7 @@ def test_average_reliability_refuses():
     calibration.average_reliability([ten, five])
   with pytest.raises(ValueError, match="The 0 reliabilities.*at least one"):
     calibration.average_reliability([])
-  with pytest.raises(ValueError, match=r"\(10,\) has nothing.*leading axis"):
+  with pytest.raises(ValueError, match=r"\(10,\), but needs a leading axis"):
     calibration.average_reliability(ten)
 
 
@@ -776,9 +776,11 @@ def test_input_that_makes_no_sense():
     calibration.evaluate(logits[:0], labels[:0])
   with pytest.raises(ValueError, match="two classes"):
     calibration.accuracy(logits[:, :0], labels)
-  with pytest.raises(TypeError, match="labels must be integers.*float32"):
+  with pytest.raises(
+    TypeError, match="labels are float32, but must be integers"
+  ):
     calibration.nll(logits, labels.astype(np.float32))
-  with pytest.raises(TypeError, match="real numbers.*complex64"):
+  with pytest.raises(TypeError, match="complex64.*real numbers"):
     calibration.nll(logits * 1j, labels)
   with pytest.raises(TypeError, match="labels"):
     calibration.nll(logits)
@@ -1074,10 +1076,10 @@ def test_two_classes_in_one_column():
   ("p", "message"),
   [
     ([[0.5, 0.5], [0.9, 0.2]], r"probabilities\[1\] sums to 1.1.*keepdims"),
-    ([[0.5, 0.5], [1.2, -0.2]], r"probabilities\[1, 0\] is 1.2.*as they are"),
+    ([[0.5, 0.5], [1.2, -0.2]], r"probabilities\[1, 0\] is 1.2.*without from"),
     ([[0.5, 0.5], [np.nan, 0.5]], r"probabilities\[1, 0\] is nan.*Leave"),
     ([0.5, 3.0], r"probabilities\[1\] is 3.*from 0 to 1"),
-    (np.zeros((0, 3)), "there is nothing"),
+    (np.zeros((0, 3)), "at least one example"),
   ],
 )
 def test_what_are_no_probabilities(p, message):
@@ -1120,9 +1122,9 @@ def test_arguments_that_were_meant():
     calibration.reliability,
     calibration.evaluate,
   ):
-    with pytest.raises(TypeError, match="'bins': did you mean num_bins"):
+    with pytest.raises(TypeError, match="'bins'. Did you mean num_bins"):
       metric(logits, labels, bins=15)
-  with pytest.raises(TypeError, match="accuracy has no argument 'top': .*k"):
+  with pytest.raises(TypeError, match="accuracy has no argument 'top'. .*k"):
     calibration.accuracy(logits, labels, top=5)
   with pytest.raises(TypeError, match="'x'.*leave it out"):
     calibration.nll(logits, labels, x=5)

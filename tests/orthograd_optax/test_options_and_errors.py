@@ -79,7 +79,7 @@ def test_injected_callable_mask(factory, name, mask):
   injected = optax.inject_hyperparams(factory)(**options)
   with pytest.raises(TypeError) as error:
     injected.init(PARAMS)
-  rule = "a tree of booleans", "a callable that makes one of the parameters"
+  rule = "a tree of Python bools", "a callable from the parameters to one"
   assert_words(error, f"{name} must be", *rule, f"name {name} in static_args")
 
 
@@ -107,7 +107,7 @@ def test_array_as_a_mask(factory, name, of_leaves):
   mask = jax.tree.map(lambda _: true, PARAMS) if of_leaves else true
   with pytest.raises(TypeError) as error:
     factory(**{name: mask}, **required(factory))
-  rule = f"{name} must be a tree of booleans known before anything is traced"
+  rule = f"{name} must be a tree of Python bools"
   assert_words(error, rule, repr(true), f"name {name} in static_args")
 
 
@@ -117,14 +117,14 @@ def test_renormalize_is_a_flag(factory, value):
   options = {} if factory == "orthograd" else {"learning_rate": 0.1}
   with pytest.raises(TypeError) as error:
     OPTIMIZERS[factory](renormalize=value, **options)
-  assert_words(error, "renormalize must be True or False", repr(value))
+  assert_words(error, "renormalize must be a Python bool", repr(value))
 
 
 def test_traced_renormalize():
   run = lambda flag: update(orthograd(renormalize=flag))[0]
   with pytest.raises(TypeError) as error:
     jax.jit(run)(True)
-  rule = "renormalize must be True or False, known before anything is traced"
+  rule = "renormalize must be a Python bool, True or False"
   assert_words(error, rule, "name renormalize in static_args")
   for flag in (True, np.True_):
     chex.assert_trees_all_equal(run(flag), update(orthograd())[0])
@@ -263,9 +263,9 @@ def test_impossible_labels(label):
   transform = orthograd(partition=give)
   with pytest.raises(TypeError) as error:
     transform.update(LEAVES, optax.EmptyState(), LEAVES)
-  rule = "partition must give a str, an int or a tuple of these"
+  rule = "partition must return a str, an int or a tuple of these"
   kind = type(label).__name__
-  assert_words(error, rule, "['b']", repr(label), kind, "return a name instead")
+  assert_words(error, rule, "['b']", repr(label), kind, "Return a name instead")
 
 
 # States.
@@ -290,8 +290,12 @@ def test_state_of_another_transformation(given, wanted):
   with pytest.raises(ValueError) as error:
     transform.update(GRADS, state, PARAMS)
   kind = type(state).__name__
-  remedy = "Make it with init(params)", "a checkpoint of the same options"
-  assert_words(error, kind, f"diagnostics: {wanted})", *remedy)
+  remedy = "this optimizer's init(params)", "a checkpoint of the same options"
+  options = {"neither": "neither a schedule nor diagnostics"}
+  has = options.get(
+    wanted, wanted.replace("strength", "a schedule of strength")
+  )
+  assert_words(error, kind, f"this orthograd has {has}.", *remedy)
 
 
 @pytest.mark.parametrize("wanted", STATES)
@@ -303,7 +307,7 @@ def test_empty_tuple_as_a_state(wanted):
       assert same is state
       chex.assert_trees_all_equal(got, update(transform)[0])
     return
-  with pytest.raises(ValueError, match=r"orthograd is \(\), which is not that"):
+  with pytest.raises(ValueError, match=r"state \(\), of other options"):
     transform.update(GRADS, (), PARAMS)
 
 
@@ -320,15 +324,15 @@ def test_surplus_entry_of_batch_axes():
   ):
     with pytest.raises(ValueError) as error:
       orthograd(batch_axes=surplus).update(GRADS, (), PARAMS)
-    rule = f"batch_axes has an entry at {name}, where params have nothing"
-    assert_words(error, rule, "remove it, or give the name that params have")
+    rule = f"batch_axes has an entry at {name}, but params have no leaf there"
+    assert_words(error, rule, "Remove the entry, or use the name that params")
 
 
 def test_string_in_batch_axes():
   axes = {"a": "kernel", "b": None}
   with pytest.raises(TypeError) as error:
     orthograd(batch_axes=axes).update(GRADS, (), PARAMS)
-  assert_words(error, "batch_axes at ['a']", "an int or a tuple of ints")
+  assert_words(error, "batch_axes at ['a']", "int or a tuple of ints")
   assert_words(error, "not 'kernel'")
 
 
@@ -342,7 +346,7 @@ def test_string_leaf(kind):
     orthograd().update(grads, (), params)
   named = "update" if kind == "update" else "parameter"
   assert_words(error, f"the {named} at ['name'] has type str", "floating-point")
-  assert_words(error, "exclude this one with mask, or give None")
+  assert_words(error, "Exclude this leaf with mask, or pass None")
   got, _ = update(orthograd(), {**grads, "name": None}, {**params, "name": "x"})
   want = {**update(orthograd())[0], "name": None}
   chex.assert_trees_all_close(got, want, rtol=1e-6)
@@ -439,7 +443,7 @@ def test_warning_of_leaves_that_never_move(transform, named):
   for words in (
     f"orthograd can never move {named}: the gradient of a vector with one entry"
     " is parallel to it",
-    "Exclude such leaves with mask, or join them to others with partition",
+    "Exclude such leaves with mask, or join them to other leaves with",
   ):
     assert words in message
   grads = jax.tree.map(jnp.cos, STUCK)

@@ -390,7 +390,7 @@ def test_mismatched_trees(grads, params, words):
 @pytest.mark.parametrize("dtype", [jnp.int32, bool])
 def test_integer_and_bool_leaves(dtype):
   params = {"w": jnp.ones(2), "n": jnp.ones(2, dtype)}
-  with pytest.raises(TypeError, match=r"\['n'\].*exclude this one with mask"):
+  with pytest.raises(TypeError, match=r"\['n'\].*Exclude this leaf with mask"):
     update(orthograd(), params, params)
 
 
@@ -429,7 +429,7 @@ def test_strength_of_several_numbers():
     np.testing.assert_allclose(row, want, rtol=1e-5, atol=1e-6)
   np.testing.assert_array_equal(got[0], g[0])
   for strength, axes in ((jnp.ones(2), 0), (strengths, None)):
-    with pytest.raises(ValueError, match="single number or, with batch_axes"):
+    with pytest.raises(ValueError, match="one number or, with batch_axes"):
       update(orthograd(strength=strength, batch_axes=axes), g, w)
 
 

@@ -23,9 +23,9 @@ from orthograd_optax.calibration import _files, _words
 report = functools.partial(calibration.report, replicates=200)
 QUESTIONS = [
   "How often is it right?",
-  "How sure is it?",
-  "Are the two the same?",
-  "Is it a matter of scale?",
+  "How confident is it?",
+  "Does confidence match accuracy?",
+  "Does a temperature fix it?",
   "Where is it worst?",
   "Is it more than noise?",
   "What to do next?",
@@ -236,7 +236,7 @@ def test_impossible_labels():
   logits[5, labels[5]] = -np.inf
   found = report(logits, labels)
   assert found.metrics["nll"].value == np.inf
-  assert "1 examples had a probability below 1e-30" in str(found)
+  assert "The label of 1 example has a probability below 1e-30" in str(found)
   assert re.search(r"NLL \(log-loss\), nats +∞\n", str(found))
   assert np.isfinite(found.metrics["ece"]).all()
   assert found.to_dict()["nll"]["value"] is None
@@ -249,12 +249,12 @@ def test_a_model_that_is_always_right():
   assert found.metrics["accuracy"].value == 1
   assert found.metrics["accuracy"].low < 0.995
   assert "no best temperature" in _words.answers(found)["scale"].text
-  assert "all right, or all wrong" in _words.answers(found)["sure"].text
-  assert "It made no errors" in found.html()
+  assert "all right, or all wrong" in _words.answers(found)["confidence"].text
+  assert "There are no errors" in found.html()
   assert found.confident_errors == []
   backwards = report(logits, logits.argmin(axis=1))
   assert "order of the classes" in backwards.notes[0]
-  assert "say nothing" in _words.answers(backwards)["scale"].text
+  assert "no information" in _words.answers(backwards)["scale"].text
 
 
 # Words and pages.
@@ -342,22 +342,22 @@ def test_diagram():
   (axis,) = plots.gap_plot(made().by_class).axes
   names = [label.get_text() for label in axis.get_yticklabels()]
   assert names == [part.name for part in made().by_class]
-  with pytest.raises(ValueError, match="no parts"):
+  with pytest.raises(ValueError, match="parts is empty"):
     plots.gap_plot([])
 
 
 @pytest.mark.parametrize(
   ("gap", "words"),
   [
-    ((0.1, 0.05, 0.15), "surer than it is right"),
-    ((-0.1, -0.15, -0.05), "right more often than it is sure"),
-    ((0.01, -0.05, 0.07), "On the whole, yes"),
+    ((0.1, 0.05, 0.15), "No: it is overconfident"),
+    ((-0.1, -0.15, -0.05), "No: it is underconfident"),
+    ((0.01, -0.05, 0.07), "On average, yes"),
   ],
 )
 def test_words_follow_from_numbers(gap, words):
   metrics = made().metrics | {"overconfidence": calibration.Estimate(*gap)}
   changed = calibration.Report(**(vars(made()) | {"metrics": metrics}))
-  assert words in _words.answers(changed)["same"].text
+  assert words in _words.answers(changed)["gap"].text
 
 
 # Bad input.
@@ -366,7 +366,7 @@ def test_words_follow_from_numbers(gap, words):
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"row": (7, np.nan)}, r"logits\[7\] has no softmax.*Leave that row out"),
+    ({"row": (7, np.nan)}, r"logits\[7\] has no softmax.*leave it out"),
     ({"row": (9, np.inf)}, r"logits\[9\] has no softmax"),
     ({"row": (9, -np.inf)}, r"logits\[9\] has no softmax"),
     ({"label": (5, 3)}, r"labels\[5\] is 3.*3 classes.*0 to 2"),
@@ -410,7 +410,7 @@ def test_reports_are_made_on_the_host():
     jax.jit(lambda z: calibration.report(z, labels).p_calibrated)(logits)
   with pytest.raises(ValueError, match="look like probabilities"):
     calibration.report(jax.nn.softmax(logits), labels)
-  with pytest.raises(TypeError, match="'bins': did you mean num_bins"):
+  with pytest.raises(TypeError, match="'bins'. Did you mean num_bins"):
     calibration.report(logits, labels, bins=15)
 
 
@@ -546,7 +546,7 @@ def test_report_of_a_file(kind, folder, capsys):
 def test_report_writes_a_page_and_prints_the_table(folder, capsys):
   write(folder, "logits.npz", *overconfident())
   status, out, err = run(capsys, "report", "x.npz")
-  assert status == 0 and err == "The page is x.html\n"
+  assert status == 0 and err == "Wrote x.html\n"
   assert "accuracy" in out and "Next: " in out
   assert "confidence of x be trusted" in (folder / "x.html").read_text("utf-8")
   options = ("--output", "page.html", "--name", "my model")
@@ -580,19 +580,19 @@ def test_compare_files(folder, capsys):
 
 
 BAD_FILES = {
-  "nothing.npz": (None, "no file nothing.npz. To make one: np.savez"),
-  "text.npz": ("hello", "text.npz is no .npz file"),
+  "nothing.npz": (None, "no file nothing.npz. Make one with np.savez"),
+  "text.npz": ("hello", "text.npz is not an .npz file"),
   "x.txt": ("hello", r"ends in '.txt'.*np.savez"),
-  "x.npy": ("hello", "no labels: give a second file"),
+  "x.npy": ("hello", "no labels. Give a second file"),
   "empty.csv": ("", "empty.csv has no rows"),
   "header.csv": ("label,a,b\n", "header.csv has no rows"),
-  "short.csv": ("label,a,b\n0,0.5,0.5\n1,0.5\n", "line 3: it has 2 cells"),
+  "short.csv": ("label,a,b\n0,0.5,0.5\n1,0.5\n", "line 3 has 2 cells"),
   "word.csv": (
     "label,a,b\n0,0.5,0.5\n1,x,0.5\n",
-    "line 3, column a: 'x' is no",
+    "line 3, column a: 'x' is not",
   ),
-  "twice.csv": ("label,a,a\n0,0.5,0.5\n", "two columns of one name"),
-  "nolabel.csv": ("a,b\n0.5,0.5\n", "must have label"),
+  "twice.csv": ("label,a,a\n0,0.5,0.5\n", "two columns of the same name"),
+  "nolabel.csv": ("a,b\n0.5,0.5\n", "must have a column label"),
   "sum.csv": (
     "label,prob_a,prob_b\na,0.5,0.5\nb,0.5,0.9\n",
     r"probabilities\[1\] sums to 1.4",
@@ -604,7 +604,7 @@ BAD_FILES = {
   "range.csv": ("label,a,b\n0,1.5,0.5\n7,2,-3\n", r"labels\[1\] is 7"),
   "nan.csv": ("label,a,b\n0,1.5,0.5\n1,nan,2\n", r"logits\[1\] has no softmax"),
   "one.csv": ("label,score\nyes,0.5\nno,0.2\n", "Name the column after"),
-  "split.csv": ("label,a,b,split\n0,1,2,train\n", "there must be test"),
+  "split.csv": ("label,a,b,split\n0,1,2,train\n", "must have test"),
 }
 
 
@@ -640,7 +640,7 @@ def test_bad_keys_and_outputs(folder, capsys):
   status, _, err = run(capsys, "report", "x.npz", "labels.npy")
   assert status == 2 and "no file labels.npy" in err
   status, _, err = run(capsys, "report", "x.npz", "x.npz")
-  assert status == 2 and "leave x.npz out" in err
+  assert status == 2 and "x.npz is not needed" in err
   monkeypatch = pytest.MonkeyPatch()
   with monkeypatch.context() as patch:
     patch.setattr(importlib.util, "find_spec", lambda _: None)
@@ -729,7 +729,7 @@ def test_few_examples_and_ties():
   assert np.unique(p).size <= 6
   found = report(calibration.from_probabilities(p), y[1::2])
   assert found.examples == 89
-  assert found.notes[0].startswith("89 examples can't tell")
+  assert found.notes[0].startswith("89 examples can only reveal")
   assert np.isfinite(
     [found.metrics["auroc"].low, found.metrics["ece"].high]
   ).all()
@@ -742,7 +742,7 @@ def test_one_example():
   assert found.metrics["accuracy"].value == 1
   assert 0 < found.metrics["accuracy"].low < 0.5
   assert np.isnan(found.metrics["auroc"].value)
-  assert not found.recalibrated and "1 example can't tell" in str(found)
+  assert not found.recalibrated and "1 example can only reveal" in str(found)
   assert "Get more examples" in str(found)
   Page(found.html())
   json.dumps(found.to_dict(), allow_nan=False)

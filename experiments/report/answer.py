@@ -1,0 +1,164 @@
+"""The front page of the results: should I use ⊥Grad?
+
+Its words are in `templates/answer.md`, its numbers from the rows that are kept.
+"""
+
+from collections.abc import Mapping
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from experiments.report import kept, outcomes, replication, study, temperature
+from experiments.report.formats import method_name
+from experiments.report.page import Page, markdown
+from experiments.report.results import Results
+from experiments.studies import (
+  data_100_percent,
+  extended,
+  methods,
+  optimizers,
+  schedules,
+  table1,
+  wide,
+)
+from orthograd_optax import _style
+
+COLUMNS = ("accuracy", "loss", "scaled_loss", "corrupted_loss", "ece")
+CONSTANT, COSINE = schedules.STUDY.pairs
+# What ⊥Grad adds to a training step of ResNet-18: benchmarks/results/.
+COST = 1.04
+ENSEMBLE = 5
+BLUE = _style.COLORS[0]
+
+
+def write(output: pathlib.Path | None = None) -> pathlib.Path:
+  """Writes the page, `README.md`, into the folder of the kept rows.
+
+  Args:
+    output: another folder.
+  """
+  path = (output or kept.FOLDER) / "README.md"
+  make().write_markdown(path)
+  return path
+
+
+def make() -> Page:
+  """The page."""
+  found = study.load_kept(schedules.STUDY)
+  all_pairs = (*methods.STUDY.pairs, *optimizers.STUDY.pairs)
+  is_kept = {
+    name: study.is_complete(it, study.load_kept(it))
+    for name, it in study.plan().items()
+  }
+  pairs = [CONSTANT, *(pair for pair in all_pairs if study.has(found, pair))]
+  facts = {
+    "constant": by_outcome(found, CONSTANT),
+    "cosine": by_outcome(found, COSINE),
+    "all_images": by_outcome(
+      study.load_kept(data_100_percent.STUDY), data_100_percent.STUDY.pairs[0]
+    ),
+    "after_t": after_temperature(),
+    "ensembles": [
+      float(np.mean(outcome_of(found, ensemble(name), "scaled_loss")))
+      for name in COSINE
+    ],
+    "table": table(found, [name for pair in pairs[1:] for name in pair]),
+    "columns": [outcomes.OUTCOMES[name].label for name in COLUMNS],
+    "done": [name for name, it_is in is_kept.items() if it_is],
+    "open": [name for name, it_is in is_kept.items() if not it_is],
+  }
+  return Page(
+    markdown("answer.md", facts), {"answer": lambda: figure(found, pairs)}
+  )
+
+
+def by_outcome(found: Results, pair: study.Pair) -> dict[str, Any]:
+  """A pair by each outcome, without adjustment."""
+  return {
+    name: outcomes.compare(found, outcome, [pair])[pair]
+    for name, outcome in outcomes.OUTCOMES.items()
+  }
+
+
+def after_temperature() -> Mapping[str, Any]:
+  """The replication's settings after T."""
+  rows, _ = replication.load()
+  settings = (table1.STUDY, wide.STUDY, extended.STUDY)
+  found = (Results(rows, setting.config) for setting in settings)
+  return temperature.facts(*found)["half"]
+
+
+def ensemble(name: str) -> str:
+  return f"{name} ensemble of {ENSEMBLE}"
+
+
+def outcome_of(found: Results, name: str, outcome: str) -> np.ndarray:
+  """An outcome of each seed of a method."""
+  it = outcomes.OUTCOMES[outcome]
+  seeds = found.seeds([name], it.datasets)
+  return found.values(name, it.metric, seeds, it.datasets, part=it.part)
+
+
+def table(found: Results, names: list[str]) -> dict[str, dict[str, Any]]:
+  """For each method, and ensembles of the first two, what the table says."""
+  lines = {}
+  seconds = {name: seconds_per_run(found, name) for name in names}
+  for name in [*names, *map(ensemble, COSINE)]:
+    member = name.removesuffix(f" ensemble of {ENSEMBLE}")
+    cost = seconds[member] / seconds[COSINE[0]]
+    cost *= COST if member.startswith("orthograd") else 1.0
+    suffix = f", ensemble of {ENSEMBLE}" if name != member else ""
+    lines[method_name(member) + suffix] = {
+      "seeds": len(found.seeds([name])),
+      "cells": [
+        (outcomes.OUTCOMES[outcome].metric, outcome_of(found, name, outcome))
+        for outcome in COLUMNS
+      ],
+      "cost": cost * (ENSEMBLE if name != member else 1),
+    }
+  return lines
+
+
+def seconds_per_run(found: Results, name: str) -> float:
+  """An epoch's, of one of the runs that train together; the median of all."""
+  rows = found.get(name, found.seeds([name], ["train"]), ["train"])
+  return float(
+    np.median([row["epoch_seconds"] / row["runs_at_once"] for (row,) in rows])
+  )
+
+
+def figure(found: Results, pairs: list[study.Pair]) -> Any:
+  """Loss, and loss after T, against accuracy: from without ⊥Grad to with it."""
+  with _style.figure(7.2, 3.6) as drawn:
+    panels = drawn.subplots(1, 2, sharex=True, sharey=True)
+    for panel, outcome in zip(panels, ("loss", "scaled_loss"), strict=True):
+      for pair in pairs:
+        _draw_pair(panel, found, pair, outcome)
+      panel.set_title(outcomes.OUTCOMES[outcome].label)
+      panel.set_xlabel("accuracy, % (more is better)")
+    panels[0].set_ylabel("nats (less is better)")
+    panels[0].margins(0.15)
+    for face, label in (("white", "without ⊥Grad"), (BLUE, "with it")):
+      look = {"color": BLUE, "markerfacecolor": face}
+      panels[1].plot([], [], "o", label=label, **look)
+    panels[1].legend(loc="upper right")
+  return drawn
+
+
+def _draw_pair(axis, found, pair, outcome) -> None:
+  accuracy, loss = (
+    [outcome_of(found, name, it) for name in pair]
+    for it in ("accuracy", outcome)
+  )
+  x, y = np.mean(accuracy, axis=1), np.mean(loss, axis=1)
+  errors = {"xerr": _standard_error(accuracy), "yerr": _standard_error(loss)}
+  axis.errorbar(x, y, **errors, color=BLUE, ecolor="0.75")
+  axis.plot(x[0], y[0], "o", color=BLUE, markerfacecolor="white")
+  axis.plot(x[1], y[1], "o", color=BLUE)
+  place = {"xytext": (0, 8), "textcoords": "offset points", "ha": "center"}
+  axis.annotate(method_name(pair[0]), (x[0], y[0]), **place)
+
+
+def _standard_error(runs: list[np.ndarray]) -> np.ndarray:
+  return np.std(runs, axis=1, ddof=1) / np.sqrt(np.shape(runs)[1])

@@ -1,0 +1,172 @@
+"""What PLAN.md concludes from a study, by the rule that it states there.
+
+Each function computes the facts of the template of its name, in
+`templates/conclusions/`. All were written before their studies were run.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.report import kept, outcomes
+from experiments.report.compare import LEVEL, Compared
+from experiments.report.results import Results
+from experiments.studies import (
+  corruption,
+  decay,
+  methods,
+  optimizers,
+  schedules,
+  strength,
+  where,
+)
+
+MATTERS = 0.02
+CONSTANT, COSINE = schedules.STUDY.pairs
+# The two outcomes that some rules ask for: after T, and as it is.
+BOTH = ("scaled_loss", "loss")
+
+
+def compare(
+  found: Results, outcome: str, pairs: Sequence[tuple[str, str]]
+) -> dict[tuple[str, str], Compared]:
+  return outcomes.compare(found, outcomes.OUTCOMES[outcome], pairs)
+
+
+def is_small(row: Compared) -> bool:
+  """Whether no difference that matters is in the interval."""
+  return -MATTERS < row.interval[0] and row.interval[1] < MATTERS
+
+
+def sign(row: Compared) -> int:
+  """Of a significant difference; 0 if there is none."""
+  return int(np.sign(row.change)) if row.differs else 0
+
+
+def mean(found: Results, method: str, outcome: str = "scaled_loss") -> float:
+  its = outcomes.OUTCOMES[outcome]
+  seeds = found.seeds([method], its.datasets)
+  values = found.values(method, its.metric, seeds, its.datasets, part=its.part)
+  return float(np.mean(values))
+
+
+def of_where(found: Results) -> dict[str, Any]:
+  """For each part, outcome and schedule: does it carry the effect?"""
+  parts = {}
+  for outcome in BOTH:
+    rows = compare(found, outcome, where.STUDY.pairs)
+    for plain, whole in (CONSTANT, COSINE):
+      for pair, row in rows.items():
+        if pair[0] != plain or pair[1] == whole:
+          continue
+        beside = compare(found, outcome, [(whole, pair[1])])[whole, pair[1]]
+        shared = sign(row) == sign(rows[plain, whole]) != 0
+        verdict = "some of it"
+        if shared and is_small(beside):
+          verdict = "carries the effect"
+        elif is_small(row):
+          verdict = "does nothing"
+        part = pair[1].removeprefix(f"{whole}_")
+        parts.setdefault(part, []).append((row, verdict))
+  return {"parts": parts}
+
+
+def of_strength(found: Results) -> dict[str, Any]:
+  """The smallest strength that is as good as the best, by both outcomes."""
+  names = strength.STUDY.optimizers
+  constant = {
+    method.strength: method.name
+    for method in strength.STUDY.methods
+    if method.strength_at_end is None
+  }
+  best = {it: min(names, key=lambda n: mean(found, n, it)) for it in BOTH}
+  fits = {
+    value: all(
+      name == best[it]
+      or is_small(compare(found, it, [(best[it], name)])[best[it], name])
+      for it in BOTH
+    )
+    for value, name in sorted(constant.items())
+  }
+  advice = [value for value, fit in fits.items() if fit]
+  return {"best": best, "advice": advice[0] if advice else None}
+
+
+def of_decay(found: Results) -> dict[str, Any]:
+  """Whether more decay of the head replaces ⊥Grad."""
+  heads = {}
+  for method in decay.STUDY.methods:
+    if method.head_decay != 1:
+      pair = COSINE[1], method.name
+      rows = {it: compare(found, it, [pair])[pair] for it in BOTH}
+      replaces = all(row.interval[1] < MATTERS for row in rows.values())
+      heads[method.head_decay] = rows | {"replaces": replaces}
+  return {"heads": heads}
+
+
+def of_methods(found: Results) -> dict[str, Any]:
+  """The best single method and the best pair; what ⊥Grad adds to."""
+  rows = compare(found, "scaled_loss", methods.STUDY.pairs)
+  singles = [plain for plain, _ in rows] + [COSINE[1]]
+  pairs = [both for _, both in rows if both != COSINE[1]]
+  single, pair = (
+    min(names, key=lambda n: mean(found, n)) for names in (singles, pairs)
+  )
+  means = {"single": mean(found, single), "pair": mean(found, pair)}
+  return {
+    "adds_to": [a for (a, _), r in rows.items() if sign(r) < 0],
+    "single": single,
+    "pair": pair,
+    "means": means,
+    "recommended": pair if means["single"] - means["pair"] >= MATTERS else None,
+  }
+
+
+def of_alternatives(found: Results) -> dict[str, Any]:
+  """What beats ⊥Grad with cross-entropy."""
+  pairs = [(COSINE[1], method.name) for method in methods.ALTERNATIVES]
+  rows = compare(found, "scaled_loss", pairs)
+  beaten = [b for (_, b), row in rows.items() if sign(row) < 0]
+  return {"beaten_by": beaten}
+
+
+def of_optimizers(found: Results) -> dict[str, Any]:
+  """Is it optimizer-agnostic?"""
+  rows = compare(found, "scaled_loss", optimizers.STUDY.pairs).values()
+  signs = [sign(row) for row in rows]
+  if max(signs) < 0:
+    return {"agnostic": "confirmed"}
+  return {"agnostic": "contradicted" if max(signs) > 0 else "not confirmed"}
+
+
+def of_corruption_confirmation(found: Results) -> dict[str, Any]:
+  """Is the accuracy under corruption real? With seeds 0 to 19 beside it."""
+  first = Results(kept.load(["corruption"]), corruption.STUDY.config)
+  pair = ("sgd", "orthograd")
+  fresh, earlier = (
+    compare(of, "corrupted_accuracy", [pair])[pair] for of in (found, first)
+  )
+  both = zip((earlier.a, earlier.b), (fresh.a, fresh.b), strict=True)
+  verdict = "undecided"
+  if fresh.p < LEVEL and fresh.change > 0:
+    verdict = "real"
+  elif fresh.interval[1] < 0.5:
+    verdict = "refuted"
+  return {
+    "fresh": fresh,
+    "earlier": earlier,
+    "all": Compared(fresh.metric, *map(np.concatenate, both)),
+    "verdict": verdict,
+  }
+
+
+CONCLUSIONS: dict[str, Callable[[Results], dict[str, Any]]] = {
+  "where": of_where,
+  "strength": of_strength,
+  "decay": of_decay,
+  "methods": of_methods,
+  "alternatives": of_alternatives,
+  "optimizers": of_optimizers,
+  "corruption_confirmation": of_corruption_confirmation,
+}

@@ -1,0 +1,90 @@
+"""Which protocol gives the paper's accuracies after 1000 epochs?
+
+One seed of each candidate, so no page of pairs: see PLAN.md.
+"""
+
+from collections.abc import Iterable
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.config import Study
+from experiments.report import kept, paper, study
+from experiments.report.compare import SEVERITIES, provenance
+from experiments.report.formats import method_name
+from experiments.report.page import Page, markdown
+from experiments.report.results import Results
+from experiments.studies import extended_screen, extended_screen_batch
+
+STUDIES = (extended_screen.STUDY, extended_screen_batch.STUDY)
+ACCURACY = paper.EXTENDED_CLEAN[:2]
+ECE = float(np.mean([row.orthograd for row in paper.EXTENDED["ece"]]))
+
+
+class Candidate(NamedTuple):
+  """A protocol, with SGD and with ⊥Grad.
+
+  Attributes:
+    name: what differs from the paper's recipe.
+    batch_size: images a step.
+    accuracy: of SGD and of ⊥Grad, clean.
+    ece: ⊥Grad's, the mean of the severities.
+  """
+
+  name: str
+  batch_size: int
+  accuracy: tuple[float, float]
+  ece: float
+
+  @property
+  def matches(self) -> bool:
+    off = np.abs(np.subtract(self.accuracy, ACCURACY))
+    return bool(np.all(off <= 3.0) and abs(self.ece - ECE) <= 0.05)
+
+
+def candidates(it: Study, found: Results) -> Iterable[Candidate]:
+  """Those of one study."""
+  seeds = [it.first_seed]
+  for plain, projected in it.pairs:
+    first, second = (
+      found.values(name, "top1", seeds).item() for name in (plain, projected)
+    )
+    by_severity = [
+      found.values(projected, "ece", seeds, severity)
+      for severity in SEVERITIES[1:]
+    ]
+    yield Candidate(
+      method_name(plain),
+      it.config.batch_size,
+      (first, second),
+      float(np.mean(by_severity)),
+    )
+
+
+def write(output: pathlib.Path | None = None) -> pathlib.Path | None:
+  """Writes the page, if all candidates are among the rows that are kept.
+
+  Args:
+    output: the folder; by default that of the kept rows.
+  """
+  results = [(it, study.load_kept(it)) for it in STUDIES]
+  if not all(of.has(it.optimizers, [it.first_seed]) for it, of in results):
+    return None
+  path = (output or kept.FOLDER) / f"{extended_screen.STUDY.name}.md"
+  make(results).write_markdown(path)
+  return path
+
+
+def make(results: Iterable[tuple[Study, Results]]) -> Page:
+  """The page."""
+  results = list(results)
+  lines = [line for it, found in results for line in candidates(it, found)]
+  facts = {
+    "paper": {"accuracy": ACCURACY, "ece": ECE},
+    "candidates": lines,
+    "matches": [line.name for line in lines if line.matches],
+    "plan": study.planned(extended_screen.STUDY.name),
+    "runs": [provenance(found, it.name) for it, found in results],
+  }
+  return Page(markdown("extended_screen.md", facts), {})

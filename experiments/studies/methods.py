@@ -1,0 +1,45 @@
+"""⊥Grad beside the one-line alternatives, and together with each of them.
+
+    python -m experiments run methods
+
+takes one H200 about 37 minutes after `schedules`, whose SGD and ⊥Grad it uses.
+The question, and what follows from which answer, is in PLAN.md.
+"""
+
+import dataclasses
+
+from experiments.config import METHODS, with_orthograd
+from experiments.studies import schedules
+from experiments.studies.schedules import COSINE, ORTHOGRAD_COSINE
+
+# The one knob of each, which pilot_knobs chose.
+_KNOBS: dict[str, dict[str, float]] = {
+  "label_smoothing": {"smoothing": 0.02},
+  "focal": {"focus": 1.0},
+  "mixup": {"mixing": 0.2},
+  "logit_norm": {"temperature": 0.04},
+  "sam": {"radius": 0.1},
+  "sgdp": {},
+  "average": {"averaging": 0.999},
+}
+ALTERNATIVES = tuple(
+  dataclasses.replace(
+    METHODS[name],
+    schedule="cosine",
+    learning_rate=COSINE.learning_rate,
+    **knob,
+  )
+  for name, knob in _KNOBS.items()
+)
+_projected = tuple(map(with_orthograd, ALTERNATIVES))
+
+STUDY = dataclasses.replace(
+  schedules.STUDY,
+  name="methods",
+  models_of="schedules",
+  methods=(COSINE, ORTHOGRAD_COSINE, *ALTERNATIVES, *_projected),
+  pairs=(
+    (COSINE.name, ORTHOGRAD_COSINE.name),
+    *((a.name, b.name) for a, b in zip(ALTERNATIVES, _projected, strict=True)),
+  ),
+)

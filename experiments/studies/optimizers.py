@@ -1,0 +1,42 @@
+"""⊥Grad with AdamW, Lion and Muon, each at settings tuned for it.
+
+    python -m experiments run optimizers
+
+takes one H200 about 18 minutes. The question, and what follows from which
+answer, is in PLAN.md.
+"""
+
+import dataclasses
+
+from experiments.config import METHODS, with_orthograd
+from experiments.studies import schedules
+
+# Learning rate and weight decay that pilot_optimizers chose, without ⊥Grad and
+# with it.
+_TUNED = {
+  "adamw": ((3e-3, 0.5), (1e-2, 0.05)),
+  "lion": ((3e-4, 5.0), (1e-3, 0.5)),
+  "muon": ((3e-3, 0.5), (1e-2, 0.05)),
+}
+
+
+def _pairs():
+  for name, settings in _TUNED.items():
+    plain, projected = (
+      dataclasses.replace(
+        METHODS[name], schedule="cosine", learning_rate=rate, weight_decay=decay
+      )
+      for rate, decay in settings
+    )
+    yield plain, with_orthograd(projected)
+
+
+_pairs_of_methods = tuple(_pairs())
+
+STUDY = dataclasses.replace(
+  schedules.STUDY,
+  name="optimizers",
+  models_of="schedules",
+  methods=tuple(method for pair in _pairs_of_methods for method in pair),
+  pairs=tuple((a.name, b.name) for a, b in _pairs_of_methods),
+)

@@ -1,0 +1,151 @@
+"""The guide pages: their cells run, in order, and their links lead somewhere.
+
+Without Sphinx: a page is text, and its cells are found by their fences. They
+run with the eight devices of `conftest.py`, so that pages for several devices
+need no process of their own.
+"""
+
+import gzip
+import json
+import os
+import pathlib
+import re
+import statistics
+import sys
+import types
+
+import jax
+import pytest
+
+GUIDES = pathlib.Path(__file__).parents[2] / "docs" / "guides"
+PAGES = [
+  "start",
+  "what_it_does",
+  "when_to_use_it",
+  "recipes",
+  "recipes_devices",
+  "calibrate_any_model",
+  "compare_two_methods",
+  "extending_the_experiments",
+]
+# The others train, or compile many programs.
+QUICK = ["compare_two_methods", "extending_the_experiments"]
+CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```$", re.M | re.S)
+
+
+def text(name: str) -> str:
+  return (GUIDES / f"{name}.md").read_text("utf-8")
+
+
+def cells(name: str) -> list[str]:
+  """The code of a page, cell by cell, without options such as `:tags:`.
+
+  Lines before a cell are empty, so that a traceback has the page's numbers.
+  """
+  page = text(name)
+  return [
+    "\n" * page[: found.start(1)].count("\n")
+    + re.sub(r"^:\w+:.*$", "", found[1], flags=re.M)
+    for found in CELL.finditer(page)
+  ]
+
+
+def test_pages():
+  assert sorted(PAGES) == sorted(path.stem for path in GUIDES.glob("*.md"))
+  for name in PAGES:
+    assert cells(name) or "![" in text(name), f"{name} has nothing to see"
+    # Only a notebook's cells run.
+    assert bool(cells(name)) == text(name).startswith(
+      "---\nfile_format: mystnb"
+    )
+
+
+# Of flax 0.12.0, which goes with jax 0.8.0.
+@pytest.mark.filterwarnings("ignore:jax.ArrayRef is deprecated")
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
+    for name in PAGES
+    if name != "when_to_use_it"
+  ],
+)
+def test_cells_run(name, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  # A page may set flags for a JAX that has not started yet.
+  for key, value in os.environ.items():
+    monkeypatch.setenv(key, value)
+  # A notebook's way to show a picture.
+  display = types.SimpleNamespace(SVG=str)
+  monkeypatch.setitem(sys.modules, "IPython.display", display)
+  namespace = {"__name__": "__main__"}
+  with jax.numpy_rank_promotion("allow"):  # as users have it
+    for cell in cells(name):
+      exec(compile(cell, GUIDES / f"{name}.md", "exec"), namespace)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links(name):
+  """Files and headings that pages link to are there."""
+  anchor = lambda title: re.sub(r"[^\w\- ]", "", title.lower()).replace(
+    " ", "-"
+  )
+  for target in re.findall(r"\]\(([^)\s]+)\)", text(name)):
+    if target.startswith("https://"):
+      continue
+    path, _, heading = target.partition("#")
+    file = GUIDES / path if path else GUIDES / f"{name}.md"
+    assert file.is_file(), f"{name}.md links to {target}"
+    if heading:
+      titles = re.findall(r"^#+ (.*)$", file.read_text("utf-8"), re.M)
+      assert heading in map(anchor, titles), f"{name}.md links to {target}"
+
+
+def test_numbers_of_the_studies():
+  """Numbers beside a link to a result are in that result."""
+  found = 0
+  for line in text("when_to_use_it").splitlines():
+    links = re.findall(r"\((\.\./\.\./experiments/results/\w+\.md)", line)
+    if not links:
+      continue
+    results = "".join((GUIDES / x).read_text("utf-8") for x in links)
+    line = re.sub(r"\]\([^)]*\)", "]", line).replace("−", "-")
+    for number in re.findall(r"[+-]?\d+\.\d+", line):
+      found += 1
+      assert number in results, f"{number} is not in {links}"
+  assert found > 20
+
+
+def test_pilots():
+  """The table of pilots is that of the kept rows: means of two seeds."""
+  path = GUIDES.parents[1] / "experiments/results/pilot_optimizers.jsonl.gz"
+  with gzip.open(path, "rt", encoding="utf-8") as lines:
+    rows = [json.loads(line) for line in lines]
+  checked = set()
+  for line in text("when_to_use_it").splitlines():
+    if not re.match(r"\| ⊥?(AdamW|Lion|Muon)\b[^|]*\| [\d.]+ ", line):
+      continue
+    label, rate, decay, *numbers = line.strip("| ").split(" | ")
+    base = label.lstrip("⊥").split(",")[0].lower()
+    name = f"{'orthograd_' * label.startswith('⊥')}{base}_{rate}_{decay}"
+    runs = [
+      row
+      for row in rows
+      if row["optimizer"] == name and row["dataset"] == "clean"
+    ]
+    assert len(runs) == 2, name
+    expected = [
+      statistics.fmean(get(run) for run in runs)
+      for get in (
+        lambda run: run["scaled_half"]["loss"],
+        lambda run: run["metrics"]["loss"],
+        lambda run: run["metrics"]["ece"],
+        lambda run: run["metrics"]["top1"],
+        lambda run: run["metrics"]["weight_norm"],
+      )
+    ]
+    for number, value in zip(numbers, expected, strict=True):
+      digits = len(number.partition(".")[2])
+      assert number == f"{value:.{digits}f}", f"{name}: {value}"
+    checked.add(name)
+  assert len(checked) == 9

@@ -1,0 +1,92 @@
+"""The front page of the results: short, current, and true to the rows."""
+
+import re
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from experiments.report import answer, formats, kept, study
+from experiments.studies import schedules
+
+
+@pytest.fixture(scope="module")
+def page():
+  return answer.make()
+
+
+@pytest.fixture(scope="module")
+def values():
+  """By method and part, the metrics of each seed of `schedules`."""
+  found = {}
+  for row in kept.load(["schedules"]):
+    if row["dataset"] == "clean":
+      for part in ("metrics", "scaled_half"):
+        for metric, value in row[part].items():
+          its = found.setdefault((row["optimizer"], part, metric), {})
+          its[row["seed"]] = value
+  return {
+    key: np.array([its[seed] for seed in sorted(its)])
+    for key, its in found.items()
+  }
+
+
+def test_is_current(tmp_path):
+  path = answer.write(tmp_path)
+  assert (tmp_path / "answer.png").exists()
+  text = path.read_text("utf-8")
+  assert text == (kept.FOLDER / "README.md").read_text("utf-8"), (
+    "run `python -m experiments report`"
+  )
+
+
+def test_answers_in_ten_sentences(page):
+  first = page.markdown.split("\n\n")[1:3]
+  words = re.sub(r"\]\(.*?\)", "]", " ".join(first))
+  assert len(re.findall(r"[.?!](?:\*\*)?(?= -| [A-Z]|$|\n)", words)) <= 10
+
+
+@pytest.mark.parametrize(
+  "part, metric, digits",
+  [("metrics", "loss", 3), ("metrics", "ece", 4), ("scaled_half", "loss", 3)],
+)
+def test_differences(page, values, part, metric, digits):
+  a, b = (values[name, part, metric] for name in answer.COSINE)
+  low, high = scipy.stats.ttest_rel(b, a).confidence_interval()
+  form = f"+.{digits}f"
+  text = f"{np.mean(b - a):{form}} ({low:{form}}, {high:{form}})"
+  assert text in page.markdown
+
+
+def test_table(page, values):
+  lines = re.findall(r"^\| (⊥Grad|SGD), cosine \|(.*)\|$", page.markdown, re.M)
+  assert len(lines) == 2
+  for (name, cells), method in zip(lines, answer.COSINE, strict=True):
+    assert (name == "SGD") == (method == "cosine")
+    runs, accuracy, loss, scaled, _, ece, cost = map(float, cells.split("|"))
+    assert runs == 10
+    for number, part, metric, digits in (
+      (accuracy, "metrics", "top1", 2),
+      (loss, "metrics", "loss", 3),
+      (scaled, "scaled_half", "loss", 3),
+      (ece, "metrics", "ece", 4),
+    ):
+      mean = np.mean(values[method, part, metric])
+      assert number == pytest.approx(mean, abs=0.51 * 10**-digits)
+    assert cost == (1.0 if method == "cosine" else answer.COST)
+
+
+def test_readme_says_the_same(page):
+  """Every number of the main README's results on `schedules` is here, too."""
+  text = (kept.FOLDER.parents[1] / "README.md").read_text("utf-8")
+  text = " ".join(text.split())
+  for outcome in ("loss", "ece", "scaled_loss"):
+    row = answer.by_outcome(study.load_kept(schedules.STUDY), answer.COSINE)[
+      outcome
+    ]
+    change = formats.signed(row.change, row.metric)
+    interval = formats.interval(row.interval, row.metric)
+    assert f"{change} {interval}" in page.markdown
+    assert f"{change} {interval}" in text
+    assert formats.mean(row.a, row.metric) in text
+    assert formats.mean(row.b, row.metric) in text

@@ -1,0 +1,178 @@
+"""What is concluded from results that are made up, by the rules of PLAN.md."""
+
+import numpy as np
+import pytest
+
+from experiments import config
+from experiments.report import conclusions, screen, study
+from experiments.report.compare import CORRUPTED, SEVERITIES
+from experiments.report.results import Results
+
+
+def results(name, losses, raw=None, spread=0.002, top1=None):
+  """Ten seeds of a study's methods, with these losses after T and before it.
+
+  Methods that are not given have the loss 0.6.
+  """
+  it = config.load_study(name)
+  rng = np.random.default_rng(0)
+  rows = []
+  for method in it.optimizers:
+    # Of mean zero, so that equal losses do not differ by chance.
+    for i, noise in enumerate(spread * rng.permutation(np.linspace(-1, 1, 10))):
+      seed = it.first_seed + i
+      loss = losses.get(method, 0.6) + 0.05 * (seed % 7) + noise
+      metrics = dict.fromkeys(("ece", "brier", "wrong_confidence"), 0.1 + noise)
+      metrics["loss"] = loss + (raw or {}).get(method, 0.0)
+      metrics["top1"] = (top1 or {}).get(method, 80.0) + noise
+      rows += [
+        {
+          "study": name,
+          "optimizer": method,
+          "seed": seed,
+          "epoch": it.config.epochs,
+          "dataset": dataset,
+          "config_hash": it.config.hash,
+          "metrics": metrics,
+          "scaled_half": {"loss": loss},
+          "scaled_clean": {"loss": loss},
+        }
+        for dataset in ("clean", *CORRUPTED)
+      ]
+  return it, Results(rows, it.config)
+
+
+def test_a_part_carries_the_effect():
+  lower = ("orthograd", "orthograd_head", "orthograd_cosine")
+  _, found = results(
+    "where", dict.fromkeys(lower, 0.5) | {"orthograd_norms": 0.55}
+  )
+  parts = conclusions.of_where(found)["parts"]
+  assert set(parts) == {"head", "body", "norms", "normed_kernels"}
+  verdicts = {part: [v for _, v in cells] for part, cells in parts.items()}
+  nothing = "does nothing"
+  assert verdicts["head"] == ["carries the effect", nothing] * 2
+  assert verdicts["norms"] == ["some of it", nothing] * 2
+  assert verdicts["body"] == [nothing] * 4
+
+
+@pytest.mark.parametrize(
+  ("losses", "raw", "advice"),
+  [
+    ({}, {}, 0.0),
+    ({"orthograd_cosine": 0.5}, {}, 1.0),
+    ({"orthograd_cosine": 0.5, "strength_0.5": 0.51}, {}, 0.5),
+    ({}, {"cosine": 0.2, "strength_0.25": 0.1}, 0.5),
+    ({"ramped_in": 0.3}, {}, None),
+  ],
+)
+def test_strength(losses, raw, advice):
+  _, found = results("strength", losses, raw)
+  assert conclusions.of_strength(found)["advice"] == advice
+
+
+def test_decay():
+  lower = dict.fromkeys(("orthograd_cosine", "head_decay_4"), 0.5)
+  lower["head_decay_16"] = 0.53
+  _, found = results("decay", lower)
+  heads = conclusions.of_decay(found)["heads"]
+  assert {k: it["replaces"] for k, it in heads.items()} == {4: True, 16: False}
+
+
+@pytest.mark.parametrize(("pair", "word"), [(0.5, None), (0.45, "x")])
+def test_methods(pair, word):
+  losses = {"sam": 0.5, "orthograd_sam": pair, "orthograd_mixup": 0.55}
+  _, found = results("methods", losses)
+  it = conclusions.of_methods(found)
+  assert (it["single"], it["pair"]) == ("sam", "orthograd_sam")
+  assert it["recommended"] == (word and "orthograd_sam")
+  assert "mixup" in it["adds_to"] and "focal" not in it["adds_to"]
+
+
+def test_alternatives():
+  _, found = results("alternatives", {"sam": 0.5, "mixup": 0.7})
+  assert conclusions.of_alternatives(found) == {"beaten_by": ["sam"]}
+
+
+@pytest.mark.parametrize(
+  ("lower", "higher", "verdict"),
+  [
+    (("adamw", "lion", "muon"), (), "confirmed"),
+    (("adamw", "lion"), (), "not confirmed"),
+    (("adamw", "lion"), ("muon",), "contradicted"),
+  ],
+)
+def test_optimizers(lower, higher, verdict):
+  losses = {f"orthograd_{name}": 0.5 for name in lower}
+  losses |= {f"orthograd_{name}": 0.7 for name in higher}
+  _, found = results("optimizers", losses)
+  assert conclusions.of_optimizers(found)["agnostic"] == verdict
+
+
+@pytest.mark.parametrize(
+  ("better", "spread", "verdict"),
+  [(1.0, 0.1, "real"), (0.0, 0.1, "refuted"), (0.0, 3.0, "undecided")],
+)
+def test_corruption(better, spread, verdict):
+  top1 = {"sgd": 60.0, "orthograd": 60.0 + better}
+  name = "corruption_confirmation"
+  _, found = results(name, {}, spread=spread, top1=top1)
+  it = conclusions.of_corruption_confirmation(found)
+  assert it["verdict"] == verdict
+  assert len(it["earlier"].a) == 20 and len(it["all"].a) == 30
+
+
+@pytest.mark.parametrize("name", conclusions.CONCLUSIONS)
+def test_pages_state_them(name):
+  it, found = results(name, {})
+  found.of_study = lambda _: []  # no commit, no time
+  page = study.make(it, found).markdown
+  assert "## Conclusion\n" in page
+  for line in page.splitlines():
+    if line.startswith("|"):
+      assert line.endswith("|") and line.count("|") > 2
+
+
+def test_sizes_are_one_family(monkeypatch):
+  it, found = results("data_1_percent", {"orthograd_cosine": 0.605})
+  (alone,) = study.answer(it, found).rows.values()
+  first, second = study.family(it)
+  assert (len(first.a), len(second.a)) == (10, 5)
+  answer = study.answer(it, found, [first, second])
+  (row,) = answer.rows.values()
+  assert row.adjusted == min(1.0, 3 * alone.p)
+  assert answer.outcome.matters == round(0.03 * np.mean(row.a), 3)
+
+
+def test_candidates_match_by_accuracy_and_ece():
+  it, _ = results("extended_screen", {})
+  rows = []
+  for name, accuracy, ece in (
+    ("decay_0", 70.0, 0.1),
+    ("orthograd_decay_0", 66.0, screen.ECE),
+    ("rate_0.001", 70.0, 0.1),
+    ("orthograd_rate_0.001", 66.0, screen.ECE + 0.06),
+  ):
+    for images in SEVERITIES:
+      rows += [
+        {
+          "study": it.name,
+          "optimizer": name,
+          "seed": it.first_seed,
+          "epoch": it.config.epochs,
+          "dataset": dataset,
+          "config_hash": it.config.hash,
+          "metrics": {"top1": accuracy, "ece": ece},
+          "wall_time": 60.0,
+          "time": "2000-01-01",
+          "device": "1 × GPU",
+          "commit": None,
+          "versions": {"jax": "0"},
+        }
+        for dataset in images
+      ]
+  found = Results(rows, it.config)
+  one, other = screen.candidates(it, found)
+  assert one.matches and not other.matches
+  page = screen.make([(it, found)]).markdown
+  assert "**decay 0** matches." in page
