@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.report.compare import PAIR, SEVERITIES, compare
 from experiments.report.formats import METRICS, method_name
-from experiments.report.outcomes import OUTCOMES
+from experiments.report.outcomes import OUTCOMES, Outcome
 from experiments.report.results import Results
 from orthograd_optax import _style, plots
 from orthograd_optax.calibration import Reliability
@@ -110,21 +110,17 @@ def training(
 
 
 def differences(
-  changes: Mapping[str, tuple[float, float, float]],
-  label: str,
-  matters: float | None = None,
+  changes: Mapping[str, tuple[float, float, float]], outcome: Outcome
 ) -> "Figure":
-  """Differences with their intervals, one a line.
+  """Differences in an outcome with their intervals, one a line.
 
   Args:
     changes: for each line's name, a difference and the ends of its interval.
-    label: of the outcome; the axis says which side is better for those of
-      :data:`outcomes.OUTCOMES`.
-    matters: the half width of the band of differences that are too small to
-      matter.
+    outcome: what differs; the axis says which side is better, and a band which
+      differences are too small to matter.
   """
-  signs = {outcome.label: outcome.sign for outcome in OUTCOMES.values()}
-  sides = {1: "\n← better    worse →", -1: "\n← worse    better →", 0: ""}
+  sides = {1: "← better    worse →", -1: "← worse    better →"}
+  matters = outcome.matters
   with _style.figure(6.2, 1.0 + 0.28 * len(changes)) as figure:
     axis = figure.subplots()
     if matters is not None:
@@ -143,8 +139,8 @@ def differences(
     axis.set_yticks(range(len(changes)), changes)
     axis.set_ylim(len(changes) - 0.5, -0.5)
     axis.grid(axis="y", visible=False)
-    side = sides[signs.get(label, 0)]
-    axis.set_xlabel(f"difference in {label}, 95 % interval{side}")
+    label = f"difference in {outcome.label}, 95 % interval"
+    axis.set_xlabel(f"{label}\n{sides[outcome.sign]}")
   return figure
 
 
@@ -159,5 +155,4 @@ def before_and_after_scaling(
   ):
     row = compare(found, "loss", seeds, part=parts[part])
     changes[f"{name}, {part}"] = (row.change, *row.interval)
-  matters = OUTCOMES["scaled_loss"].matters
-  return differences(changes, OUTCOMES["loss"].label, matters)
+  return differences(changes, OUTCOMES["scaled_loss"]._replace(label="loss"))

@@ -84,9 +84,7 @@ class Answer:
       f"{method_name(b)} − {method_name(a)}": (row.change, *row.interval)
       for (a, b), row in self.rows.items()
     }
-    return figures.differences(
-      changes, self.outcome.label, self.outcome.matters
-    )
+    return figures.differences(changes, self.outcome)
 
 
 def answer(
@@ -103,9 +101,9 @@ def answer(
   its = [pair for pair in pairs(study) if has(found, pair)]
   if not its or not all(outcome.is_in(found, pair) for pair in its):
     raise rows.RowsError(
-      f"{study.name} has not enough to compare: two methods with two seeds "
-      f"each after epoch {study.config.epochs}, with {outcome.label}. `python "
-      f"-m experiments run {study.name}` goes on."
+      f"{study.name} needs two seeds of both methods of a pair after epoch "
+      f"{study.config.epochs}, each with {outcome.label}. Train them: `python "
+      f"-m experiments run {study.name}`."
     )
   rows_of = outcomes.compare(found, outcome, its)
   adjust([*rows_of.values(), *family])

@@ -185,7 +185,7 @@ def test_page_and_table(kept, tmp_path):
   assert "over 3 seeds" in report.write_study(tmp_path)
   write([row for row in some if row["seed"] == 0])
   assert "The test set" not in report.show(tmp_path)
-  with pytest.raises(RowsError, match="not enough to compare"):
+  with pytest.raises(RowsError, match="needs two seeds of both methods"):
     report.write_study(tmp_path)
 
 
