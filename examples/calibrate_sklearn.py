@@ -4,8 +4,8 @@
 
 A naive Bayes classifier of handwritten digits is right 83 % of the time, with a
 mean confidence of 99 %. Look at the page, calibrate_sklearn.html: it shows the
-gap, with intervals, and recommends a method. This example then fits that
-method, saves it as JSON, and uses it as a server would.
+gap, with intervals, and recommends a method to recalibrate the model. This
+example then fits that method, saves it as JSON, and uses it as a server would.
 """
 
 import pathlib

@@ -3,9 +3,10 @@
     python examples/diagnose.py
 
 `alignment` measures the angle between each leaf and its gradient. Look at the
-radial share: it is 0 for a kernel that a normalization follows, because that
-kernel is orthogonal to its gradient already. Mask such leaves: the update stays
-the same and costs less.
+radial share in the printed table: the part of ‖g‖² that ⊥Grad removes. It is 0
+for a kernel that a normalization follows, because that kernel is orthogonal to
+its gradient already. Mask such leaves: the update stays the same and costs
+less. diagnose.png shows the share of each leaf during training.
 """
 
 from flax import linen as nn

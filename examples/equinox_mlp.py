@@ -3,8 +3,9 @@
     python examples/equinox_mlp.py
 
 The two classes overlap, so no network can be right about all points. Look at
-the largest logit. With SGD it keeps growing, as the network memorizes noise.
-With ⊥Grad it stays small, and so do the loss and the ECE on new points.
+the largest logit in equinox_mlp.png. With SGD it keeps growing, as the network
+memorizes noise. With ⊥Grad it stays small. The loss and the expected
+calibration error (ECE) on new points, which are printed, are smaller, too.
 """
 
 import equinox as eqx

@@ -2,9 +2,10 @@
 
     python examples/flax_nnx.py
 
-Trains a network on noisy labels, with SGD and with ⊥Grad. Look at the
-calibration error (ECE): both networks are overconfident, ⊥Grad's less so. A
-temperature, fitted on other examples, removes most of it for both.
+Trains a network on noisy labels, with SGD and with ⊥Grad. Look at the expected
+calibration error (ECE), printed and drawn in flax_nnx.png. Both networks are
+overconfident, ⊥Grad's less so. A temperature is one number that divides all
+logits. Fitted on other examples, it removes most of the ECE of both networks.
 """
 
 from flax import nnx

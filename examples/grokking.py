@@ -3,9 +3,9 @@
     python examples/grokking.py
 
 Two networks learn the same 40 % of all sums a + b mod 113. Look at the other
-60 %. AdamW gets none of them right: it lowers its loss by growing the weights
-(Prieto et al., 2025, arXiv:2501.04697). ⊥Grad gets all of them right within 150
-steps.
+60 %, printed and drawn in grokking.png. AdamW gets almost none of them right:
+it lowers its loss by growing the weights (Prieto et al., 2025,
+arXiv:2501.04697). ⊥AdamW gets 99 % of them right within 150 steps.
 """
 
 import jax

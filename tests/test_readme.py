@@ -10,7 +10,7 @@ def test_is_a_door():
   assert len(README.read_text("utf-8").splitlines()) <= 150
 
 
-def test_examples_run():
+def test_examples_run(capsys):
   text = README.read_text("utf-8")
   blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
   assert len(blocks) == 2
@@ -19,3 +19,6 @@ def test_examples_run():
     exec(compile(block, README.name, "exec"), namespace)
   # A network that knows nothing has a loss of log 3.
   assert namespace["loss"](namespace["params"]) < 1.05
+  # Each number in a comment behind a `print` is what it prints.
+  printed = [f"{float(x):.2f}" for x in capsys.readouterr().out.split()]
+  assert printed == re.findall(r"print\(.*# ([\d.]+)$", text, re.MULTILINE)
