@@ -138,7 +138,7 @@ def figure(found: Results, pairs: list[study.Pair]) -> Any:
       panel.set_title(outcomes.OUTCOMES[outcome].label)
       panel.set_xlabel("accuracy, % (more is better)")
     panels[0].set_ylabel("nats (less is better)")
-    panels[0].margins(0.15)
+    panels[0].margins(0.2)
     for face, label in (("white", "without ⊥Grad"), (BLUE, "with it")):
       look = {"color": BLUE, "markerfacecolor": face}
       panels[1].plot([], [], "o", label=label, **look)
@@ -157,7 +157,9 @@ def _draw_pair(axis, found, pair, outcome) -> None:
   axis.plot(x[0], y[0], "o", color=BLUE, markerfacecolor="white")
   axis.plot(x[1], y[1], "o", color=BLUE)
   place = {"xytext": (0, 8), "textcoords": "offset points", "ha": "center"}
-  axis.annotate(method_name(pair[0]), (x[0], y[0]), **place)
+  name = method_name(pair[0])
+  name += ", constant rate" if pair == CONSTANT else ""
+  axis.annotate(name, (x[0], y[0]), **place)
 
 
 def _standard_error(runs: list[np.ndarray]) -> np.ndarray:
