@@ -136,7 +136,8 @@ def short_signature(app, what, name, obj, options, signature, returns):
   """
   if what == "class":
     return "", returns
-  return ARRAY_LIKE.sub("ArrayLike", signature or ""), returns
+  if signature:
+    return ARRAY_LIKE.sub("ArrayLike", signature), returns
 
 
 # How Sphinx spells jax.typing.ArrayLike.
