@@ -43,6 +43,10 @@ HEADER = (
   " compile, s | temporary, MB |\n"
   "|---|---|---|---|---|---|---|---|---|---|"
 )
+NOTE = (
+  "M: millions of parameters. × floor: time over that of moving the bytes. "
+  "× SGD: time over SGD's of the same model, median and quartiles of the turns."
+)
 
 
 Row = dict[str, Any]
@@ -192,7 +196,8 @@ def save(name: str, about: dict[str, Any], rows: list[Row]) -> None:
   """Writes rows (.json) and table (.md) to benchmarks/results."""
   RESULTS.mkdir(exist_ok=True)
   facts = ", ".join(f"{k} {v}" for k, v in about.items())
-  lines = [f"# {facts}", "", HEADER, *map(line, rows)]
+  lines = [f"# Time of an update: {name}", "", f"{facts}.", "", NOTE, ""]
+  lines += [HEADER, *map(line, rows)]
   texts = {
     "json": json.dumps({"about": about, "rows": rows}, indent=1),
     "md": "\n".join(lines) + "\n",

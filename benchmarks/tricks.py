@@ -121,7 +121,7 @@ def save(name: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
   facts = ", ".join(f"{k} {v}" for k, v in about.items())
   texts = {
     "json": json.dumps({"about": about, "rows": rows}, indent=1) + "\n",
-    "md": f"# {facts}\n\n{table(rows)}\n",
+    "md": f"# What each trick saves: {name}\n\n{facts}.\n\n{table(rows)}\n",
   }
   for suffix, text in texts.items():
     path = command.RESULTS / f"{name}_tricks.{suffix}"

@@ -63,7 +63,7 @@ nitpick_ignore_regex = [
     r"py:.*",
     r"(chex|collections|jax|jaxlib|matplotlib|numpy|np|optax|os|pathlib)\..*",
   ),
-  (r"py:class", r"ArrayTree|ConfidentError|Figure|Part"),
+  (r"py:class", r"ArrayLike|ArrayTree|Figure"),
 ]
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
@@ -129,15 +129,30 @@ def example_page(app, docname, content):
   )
 
 
-def no_constructor(app, what, name, obj, options, signature, returns):
-  """Hides how classes are made: functions return them, with these fields."""
-  return ("", returns) if what == "class" else None
+def short_signature(app, what, name, obj, options, signature, returns):
+  """Hides how classes are made, and shortens types.
+
+  Functions return instances of classes, with the fields that are listed.
+  """
+  if what == "class":
+    return "", returns
+  if signature:
+    return ARRAY_LIKE.sub("ArrayLike", signature), returns
+
+
+# How Sphinx spells jax.typing.ArrayLike.
+ARRAY_LIKE = re.compile(
+  r"~?[\w.]*\bArray \| ~?[\w.]*ndarray \| ~?[\w.]*bool \| ~?[\w.]*number"
+  r" \| bool \| int \| float \| complex"
+)
 
 
 def short_types(app, what, name, obj, options, lines):
   """Drops private modules from how the types of fields read."""
   private = re.compile(r"\borthograd_optax\.(\w+\.)*_")
-  lines[:] = [private.sub(r"~\g<0>", line) for line in lines]
+  array = re.compile(r"~?\bjax\.jaxlib\._jax\.Array\b")
+  for i, line in enumerate(lines):
+    lines[i] = array.sub("~jax.Array", private.sub(r"~\g<0>", line))
 
 
 def downloads(app, doctree):
@@ -165,7 +180,7 @@ def math(self, node, as_block=False):
 def setup(app):
   app.connect("source-read", pages_below)
   app.connect("source-read", example_page)
-  app.connect("autodoc-process-signature", no_constructor)
+  app.connect("autodoc-process-signature", short_signature)
   app.connect("autodoc-process-docstring", short_types)
   app.connect("doctree-read", downloads, priority=100)
   block = functools.partial(math, as_block=True)

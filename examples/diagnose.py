@@ -4,9 +4,9 @@
 
 `alignment` measures the angle between each leaf and its gradient. Look at the
 radial share in the printed table: the part of ‖g‖² that ⊥Grad removes. It is 0
-for a kernel that a normalization follows, because that kernel is orthogonal to
-its gradient already. Mask such leaves: the update stays the same and costs
-less. diagnose.png shows the share of each leaf during training.
+for a kernel that a normalization follows (here Conv_0), because that kernel is
+orthogonal to its gradient already. Mask such leaves: the update stays the same
+and costs less. diagnose.png shows the share of each leaf during training.
 """
 
 from flax import linen as nn
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from orthograd_optax import alignment, orthograd, plots
+from orthograd_optax import alignment, orthograd, plots, read_diagnostics
 
 
 class Network(nn.Module):
@@ -27,31 +27,30 @@ class Network(nn.Module):
 
 
 def main(steps=100, output="diagnose.png"):
-  network = Network()
+  network, y = Network(), jnp.arange(256) % 10
   x = jax.random.normal(jax.random.key(0), (256, 8, 8, 3))
-  labels = jnp.arange(256) % 10
   params = network.init(jax.random.key(1), x)["params"]
 
   @jax.jit
   def grads_of(params):
     def loss(params):
       logits = network.apply({"params": params}, x)
-      return optax.losses.softmax_cross_entropy_with_integer_labels(
-        logits, labels
-      ).mean()
+      return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
     return jax.grad(loss)(params)
 
   # Train a little first: biases start at zero, and have no direction.
-  watched = orthograd(diagnostics=True)
-  optimizer = optax.chain(watched, optax.sgd(0.05, momentum=0.9))
+  transform, sgd = orthograd(diagnostics=True), optax.sgd(0.05, momentum=0.9)
+  optimizer = optax.chain(transform, sgd)
   state, shares = optimizer.init(params), {}
   update = jax.jit(optimizer.update)
   for _ in range(steps):
     updates, state = update(grads_of(params), state, params)
     params = optax.apply_updates(params, updates)
-    for name, share in state[0].removed_fraction.items():
-      shares.setdefault(name, []).append(100 * share)
+    for name, group in read_diagnostics(state).items():
+      layer, leaf = name.split("/")
+      curve = shares.setdefault(f"{layer}, %", {}).setdefault(leaf, [])
+      curve.append(100 * group.removed_fraction)
 
   table = alignment(grads_of(params), params)
   print(table)
@@ -59,9 +58,8 @@ def main(steps=100, output="diagnose.png"):
   print("Nothing to remove, so mask:", ", ".join(sorted(orthogonal)))
 
   def acts_on(path, _):
-    return (
-      jax.tree_util.keystr(path, simple=True, separator="/") not in orthogonal
-    )
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    return name not in orthogonal
 
   mask = lambda tree: jax.tree_util.tree_map_with_path(acts_on, tree)
   masked, unmasked = orthograd(mask=mask), orthograd()
@@ -70,11 +68,11 @@ def main(steps=100, output="diagnose.png"):
   b, _ = unmasked.update(grads, unmasked.init(params), params)
   change = optax.tree.norm(optax.tree.sub(a, b)) / optax.tree.norm(b)
   print(f"The masked update differs by {float(change):.1e} of its norm.")
-  curves = {"removed share of ‖g‖², %": shares}
-  curves = {
-    k: {n: jnp.array([x]) for n, x in v.items()} for k, v in curves.items()
-  }
-  plots.save(plots.curves(curves, range(steps), xlabel="step"), output)
+  title = "Share of ‖g‖² that ⊥Grad removes, by layer"
+  figure = plots.curves(shares, range(steps), xlabel="step", title=title)
+  for axis in figure.axes:
+    axis.set_ylim(-5, 105)
+  plots.save(figure, output)
   return table, float(change)
 
 

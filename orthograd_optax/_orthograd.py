@@ -61,9 +61,9 @@ def orthograd(
     \qquad
     \hat g = \frac{\|g\|}{\|g_\perp\| + \varepsilon} \, g_\perp .
 
-  The loss then can't fall by scaling a layer up. In a network that is
-  positively homogeneous in the layer, that scaling raises confidence and
-  changes no prediction.
+  The optimizer then can't lower the loss by scaling a layer up. In a network
+  that is positively homogeneous in the layer, that scaling raises confidence
+  and changes no prediction.
 
   **Order.** Put ``orthograd`` first in a chain, on the raw gradient. Weight
   decay before it is parallel to the parameters, and is removed. Momentum after
@@ -71,9 +71,9 @@ def orthograd(
   exactly orthogonal to the present ones.
 
   **The gate.** If a gradient is parallel to its parameters, only rounding noise
-  is left of it. With renormalization such a vector gets no update. The gate
-  closes at about 1.2e-6 of ‖g‖ in float32, 2e-3 in float16 and 1.6e-2 in
-  bfloat16. The coarsest dtype of a group counts.
+  is left of it. With renormalization such a vector gets no update: the gate
+  closes. It does if ‖g⊥‖ is below about 1.2e-6 of ‖g‖ in float32, 2e-3 in
+  float16 and 1.6e-2 in bfloat16. The coarsest dtype of a group counts.
 
   **Scalars and zeros.** Exclude scalars with ``mask``, or join them to other
   leaves with ``partition``. A leaf with one entry is parallel to its gradient:
@@ -94,7 +94,8 @@ def orthograd(
 
   Args:
     renormalize: whether to rescale each projected update to its old norm, as
-      in both papers' experiments. Without it, an update never gets longer.
+      in both papers' experiments. Without it, an update is never longer than
+      the one that came in.
     eps: :math:`\varepsilon` above.
     strength: :math:`s` above, from 0 to 1, or a schedule of it. At 0, updates
       pass unchanged, bit for bit. May be a traced value. With ``batch_axes``,

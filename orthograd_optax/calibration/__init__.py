@@ -76,6 +76,8 @@ from ._recalibrators import Recalibrator as Recalibrator
 from ._recalibrators import Temperature as Temperature
 from ._recalibrators import VectorScaling as VectorScaling
 from ._recalibrators import load as load
+from ._report import ConfidentError as ConfidentError
+from ._report import Part as Part
 from ._report import Report as Report
 from ._report import report as report
 

@@ -37,9 +37,10 @@ def fit(
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
     method: ``"temperature"`` divides the logits by one number; see
-      :func:`fit_temperature`. ``"platt"`` adds a bias for each class; with two
-      classes, that is Platt scaling. ``"vector"`` has a scale and a bias for
-      each class; see :func:`vector_scaling`. ``"isotonic"``: see
+      :func:`fit_temperature`. ``"platt"`` is a temperature with a bias for
+      each class; with two classes, that is Platt scaling. ``"vector"`` has a
+      scale and a bias for each class; see :func:`vector_scaling`.
+      ``"isotonic"`` has a non-decreasing function for each class; see
       :func:`isotonic`.
 
   Returns:

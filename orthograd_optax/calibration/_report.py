@@ -91,24 +91,25 @@ class Report(_writing.Page):
     classes: names of the classes.
     level: confidence level of all intervals.
     metrics: an :class:`Estimate` of each metric, by name.
-    bins: a ``Part`` for each bin of confidence: name, count, accuracy,
-      confidence and gap.
-    band: the accuracy of each bin that a calibrated model would show in a share
-      ``level`` of samples, of shape (2, bins).
+    bins: a :class:`Part` for each bin of confidence.
+    band: lower and upper end of the accuracy of each bin, if the model were
+      calibrated, in a share ``level`` of samples; of shape (2, bins).
     p_calibrated: p-value of "the model is calibrated", by consistency
       resampling of the ECE. With several seeds, twice the median of their
       p-values.
     ece_if_calibrated: the 95 % quantile of the ECE of a calibrated model, in
       samples of this size.
-    temperature_half: the best temperature of the examples to fit on.
-    recalibrated: metrics of each method, on the examples that it was not fitted
-      to. ``nll_gain`` is the fall of the NLL there. Empty if there are too few
-      examples.
+    temperature_half: the best temperature of the examples to fit on, by default
+      one half of all.
+    recalibrated: metrics of each method, and of the model "as it is", on the
+      examples that no method was fitted to. ``nll_gain`` is the fall of the NLL
+      there. Empty if there are too few examples.
     recalibrators: the recalibrator of each method, fitted to the first seed.
-    by_class: a ``Part`` for each predicted class, the worst gap first.
-    by_group: a ``Part`` for each group, the worst gap first.
-    confident_errors: the wrong predictions of highest confidence.
-    best: the recommended method, or None.
+    by_class: a :class:`Part` for each predicted class, the worst gap first.
+    by_group: a :class:`Part` for each group, the worst gap first.
+    confident_errors: the wrong predictions of highest confidence, each a
+      :class:`ConfidentError`.
+    best: the recommended method of recalibration, or None.
     notes: remarks for the reader.
   """
 

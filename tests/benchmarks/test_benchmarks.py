@@ -53,7 +53,10 @@ def test_results_are_kept(rows, tmp_path, monkeypatch):
   command.save("here", command.about(), rows)
   assert json.loads((tmp_path / "here.json").read_text("utf-8"))["rows"] == rows
   table = (tmp_path / "here.md").read_text("utf-8").splitlines()
-  assert len({line.count("|") for line in table[2:]}) == 1
+  assert table[0] == "# Time of an update: here"
+  lines = [line for line in table if line.startswith("|")]
+  assert len(lines) == len(rows) + 2
+  assert len({line.count("|") for line in lines}) == 1
 
 
 def test_saved_rows_are_drawn_again(rows, tmp_path, monkeypatch):

@@ -106,7 +106,7 @@ def run(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
       each(data, "garbled data (fuzz)", inputs.garble, times(150), chance),
     ]
   found += [
-    each(texts, "JSON of another form", inputs.reshape, times(2000), chance),
+    each(texts, "JSON of another shape", inputs.reshape, times(2000), chance),
     each(texts, "garbled JSON (fuzz)", inputs.garble, times(2000), chance),
   ]
   return found

@@ -144,7 +144,7 @@ class Disturber:
 
 KINDS: dict[str, Callable[[Disturber], str | None]] = {
   "studies killed (SIGKILL)": Disturber.kill,
-  "… interrupted (SIGINT, up to thrice)": Disturber.interrupt,
+  "… interrupted (SIGINT, up to three times)": Disturber.interrupt,
   "… out of disk": Disturber.fill_the_disk,
   "… with a flipped bit in a checkpoint": Disturber.flip,
   "… with a checkpoint truncated, or parts gone": Disturber.truncate,
@@ -213,7 +213,7 @@ def run(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
     for study in concurrent.futures.as_completed(studies):
       kinds, wrong = study.result()
       for name in kinds:
-        found[name].outcomes["gone on with"] += 1
+        found[name].outcomes["resumed"] += 1
       ended.outcomes["with other rows" if wrong else "in the same bits"] += 1
       ended.wrong += wrong
   return [*found.values(), ended]
