@@ -213,7 +213,7 @@ def run(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
     for study in concurrent.futures.as_completed(studies):
       kinds, wrong = study.result()
       for name in kinds:
-        found[name].outcomes["resumed"] += 1
+        found[name].outcomes["inflicted"] += 1
       ended.outcomes["with other rows" if wrong else "in the same bits"] += 1
       ended.wrong += wrong
   return [*found.values(), ended]
