@@ -27,6 +27,8 @@ from orthograd_optax.calibration import _bins, _writing
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
 
+_MAX_MARKERS = 20  # of a line
+
 
 def reliability_diagram(
   reliabilities: calibration.Reliability
@@ -411,7 +413,9 @@ def _draw_curves(axis, x, arrays, names=None) -> None:
   names = names or list(arrays)
   for name, array in arrays.items():
     style = _draw_line(axis, names.index(name), x, array)
-    axis.lines[-1].set_marker(style["marker"])
+    axis.lines[-1].set(
+      marker=style["marker"], markevery=math.ceil(len(x) / _MAX_MARKERS)
+    )
     seeds = f" ({len(array)} seeds, ± 1 s.d.)" if len(array) > 1 else ""
     axis.plot([], [], **style, label=name + seeds)
   if len(x) <= 12:
