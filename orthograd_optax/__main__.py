@@ -124,12 +124,12 @@ def _parser() -> argparse.ArgumentParser:
   compare.add_argument(
     "--names", nargs=2, metavar=("A", "B"), help="names of the models"
   )
-  for command in (report, compare):
+  for command, page in ((report, "FILE"), (compare, "FIRST_or_SECOND")):
     command.add_argument(
       "--output",
       metavar="PAGE.html",
-      help="path of the page (default: the name of the predictions, with "
-      ".html, in the current folder; with --json, no page)",
+      help=f"path of the page (default: {page}.html in the current folder, by "
+      "the predictions' names; with --json, no page)",
     )
     command.add_argument(
       "--json",
