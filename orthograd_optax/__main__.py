@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
   compare.add_argument(
     "--names", nargs=2, metavar=("A", "B"), help="names of the models"
   )
-  for command, page in ((report, "FILE"), (compare, "FIRST_or_SECOND")):
+  for command, page in ((report, "PREDICTIONS"), (compare, "FIRST_or_SECOND")):
     command.add_argument(
       "--output",
       metavar="PAGE.html",
