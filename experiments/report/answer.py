@@ -45,18 +45,16 @@ def write(output: pathlib.Path | None = None) -> pathlib.Path:
 
 def make() -> Page:
   """The page."""
-  found = study.load_kept(schedules.STUDY)
+  planned = study.load_planned()
+  found = planned[schedules.STUDY.name][1]
+  is_kept = {name: study.is_complete(*of) for name, of in planned.items()}
   all_pairs = (*methods.STUDY.pairs, *optimizers.STUDY.pairs)
-  is_kept = {
-    name: study.is_complete(it, study.load_kept(it))
-    for name, it in study.plan().items()
-  }
   pairs = [CONSTANT, *(pair for pair in all_pairs if study.has(found, pair))]
   facts = {
     "constant": by_outcome(found, CONSTANT),
     "cosine": by_outcome(found, COSINE),
     "all_images": by_outcome(
-      study.load_kept(data_100_percent.STUDY), data_100_percent.STUDY.pairs[0]
+      planned[data_100_percent.STUDY.name][1], data_100_percent.STUDY.pairs[0]
     ),
     "after_t": after_temperature(),
     "ensembles": [

@@ -45,9 +45,26 @@ def load(folder: pathlib.Path) -> tuple[config.Study, Results]:
 
 def load_kept(study: config.Study) -> Results:
   """The rows that are kept of a study, and of those that share its models."""
+  return Results(kept.load(sharing(study)), study.config)
+
+
+def sharing(study: config.Study) -> list[str]:
+  """The studies of one folder."""
   known = {name: other for name, (other, _) in config.studies().items()}
-  names = [n for n in known if known[n].folder == study.folder]
-  return Results(kept.load(names), study.config)
+  return [name for name in known if known[name].folder == study.folder]
+
+
+def load_planned() -> dict[str, tuple[config.Study, Results]]:
+  """PLAN.md's studies with their kept rows. It reads each folder's once."""
+  planned_ones = plan()
+  by_folder = {study.folder: study for study in planned_ones.values()}
+  kept_rows = {
+    folder: kept.load(sharing(study)) for folder, study in by_folder.items()
+  }
+  return {
+    name: (study, Results(kept_rows[study.folder], study.config))
+    for name, study in planned_ones.items()
+  }
 
 
 def pairs(study: config.Study) -> list[Pair]:
@@ -259,8 +276,7 @@ def write_kept(output: pathlib.Path | None = None) -> list[pathlib.Path]:
     The pages.
   """
   output, paths = output or kept.FOLDER, []
-  for name, study in plan().items():
-    found = load_kept(study)
+  for name, (study, found) in load_planned().items():
     if is_complete(study, found):
       paths.append(output / f"{name}.md")
       make(study, found, family(study)).write_markdown(paths[-1])

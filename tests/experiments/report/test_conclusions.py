@@ -15,6 +15,8 @@ def results(name, losses, raw=None, spread=0.002, top1=None):
   Methods that are not given have the loss 0.6.
   """
   it = config.load_study(name)
+  corrupted = CORRUPTED if it.outcome == "corrupted_accuracy" else []
+  datasets = ["clean", *corrupted]
   rng = np.random.default_rng(0)
   rows = []
   for method in it.optimizers:
@@ -37,7 +39,7 @@ def results(name, losses, raw=None, spread=0.002, top1=None):
           "scaled_half": {"loss": loss},
           "scaled_clean": {"loss": loss},
         }
-        for dataset in ("clean", *CORRUPTED)
+        for dataset in datasets
       ]
   return it, Results(rows, it.config)
 
