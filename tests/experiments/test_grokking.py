@@ -114,6 +114,7 @@ def test_training_against_numpy(rows):
       np.testing.assert_allclose(row["metrics"]["top1"], accuracy, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_optimizer_is_optax():
   """AdamW, which is ⊥AdamW of strength 0, to the bit.
 

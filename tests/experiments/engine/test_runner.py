@@ -353,6 +353,7 @@ def in_place(monkeypatch, change):
   monkeypatch.setattr(engine, "place", place)
 
 
+@pytest.mark.slow
 def test_an_epoch_is_begun_before_the_last_is_looked_at(tmp_path, events):
   study = tiny.STUDY.override(
     ["corrupted_at=", "corruptions=", "evaluate_every=3"]

@@ -151,6 +151,7 @@ class Reader(html.parser.HTMLParser):
       self.links += [v for k, v in attrs if k in ("src", "href", "xlink:href")]
 
 
+@pytest.mark.slow
 def test_page_needs_no_other_file(pages, tmp_path):
   path, page = tmp_path / "report.html", replication.whole(pages)
   page.write_html(path)

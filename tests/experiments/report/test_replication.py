@@ -128,6 +128,7 @@ def test_missing_rows_are_an_error(kept, loaded):
     )
 
 
+@pytest.mark.slow
 def test_command(tmp_path, capsys, monkeypatch):
   pages = {name: Page(f"# {name}\n\nText.", {}) for name in replication.PAGES}
   monkeypatch.setattr(replication, "make", lambda *_: pages)
