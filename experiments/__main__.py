@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> None:
 
   _prepare_devices(args)
   study, folder = _study(args)
-  if changes := _changes(args):
+  if changes := _changes(study, args):
     engine.Progress()(f"{study.name}: {changes}")
   engine.run_study(study, folder, _options(args))
   _say_next(study, folder)
@@ -166,8 +166,9 @@ def plan(args: argparse.Namespace) -> None:
   """measure a few steps; print a study's time and memory"""
   from experiments.engine import planning
 
-  text = planning.plan(*_study(args), _options(args))
-  changes = _changes(args)
+  study, folder = _study(args)
+  text = planning.plan(study, folder, _options(args))
+  changes = _changes(study, args)
   print("\n".join([text, f"settings   {changes}"] if changes else [text]))
 
 
@@ -308,15 +309,15 @@ def _study(args: argparse.Namespace) -> tuple[Any, pathlib.Path]:
   return study, args.output or study.folder
 
 
-def _changes(args: argparse.Namespace) -> str:
+def _changes(study: Any, args: argparse.Namespace) -> str:
   """The settings that `--set` changes, and their values before."""
   from experiments import config
 
-  before, (after, _) = config.load_study(args.study), _study(args)
+  before = config.load_study(args.study)
   old = before.settings()
   return ", ".join(
     f"{name}={value} instead of {old[name] or 'none'}"
-    for name, value in config.differences(after, before).items()
+    for name, value in config.differences(study, before).items()
   )
 
 

@@ -93,9 +93,7 @@ def ensemble(name: str) -> str:
 
 def outcome_of(found: Results, name: str, outcome: str) -> np.ndarray:
   """An outcome of each seed of a method."""
-  it = outcomes.OUTCOMES[outcome]
-  seeds = found.seeds([name], it.datasets)
-  return found.values(name, it.metric, seeds, it.datasets, part=it.part)
+  return outcomes.OUTCOMES[outcome].values(found, name)
 
 
 def table(found: Results, names: list[str]) -> dict[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from experiments.report import kept, outcomes
 from experiments.report.compare import LEVEL, Compared
+from experiments.report.outcomes import MATTERS, is_small
 from experiments.report.results import Results
 from experiments.studies import (
   corruption,
@@ -22,7 +23,6 @@ from experiments.studies import (
   where,
 )
 
-MATTERS = 0.02
 CONSTANT, COSINE = schedules.STUDY.pairs
 # The two outcomes that some rules ask for: after T, and as it is.
 BOTH = ("scaled_loss", "loss")
@@ -34,21 +34,13 @@ def compare(
   return outcomes.compare(found, outcomes.OUTCOMES[outcome], pairs)
 
 
-def is_small(row: Compared) -> bool:
-  """Whether no difference that matters is in the interval."""
-  return -MATTERS < row.interval[0] and row.interval[1] < MATTERS
-
-
 def sign(row: Compared) -> int:
   """Of a significant difference; 0 if there is none."""
   return int(np.sign(row.change)) if row.differs else 0
 
 
 def mean(found: Results, method: str, outcome: str = "scaled_loss") -> float:
-  its = outcomes.OUTCOMES[outcome]
-  seeds = found.seeds([method], its.datasets)
-  values = found.values(method, its.metric, seeds, its.datasets, part=its.part)
-  return float(np.mean(values))
+  return float(np.mean(outcomes.OUTCOMES[outcome].values(found, method)))
 
 
 def of_where(found: Results) -> dict[str, Any]:
@@ -63,9 +55,9 @@ def of_where(found: Results) -> dict[str, Any]:
         beside = compare(found, outcome, [(whole, pair[1])])[whole, pair[1]]
         shared = sign(row) == sign(rows[plain, whole]) != 0
         verdict = "some of it"
-        if shared and is_small(beside):
+        if shared and is_small(beside, MATTERS):
           verdict = "carries the effect"
-        elif is_small(row):
+        elif is_small(row, MATTERS):
           verdict = "does nothing"
         part = pair[1].removeprefix(f"{whole}_")
         parts.setdefault(part, []).append((row, verdict))
@@ -84,7 +76,9 @@ def of_strength(found: Results) -> dict[str, Any]:
   fits = {
     value: all(
       name == best[it]
-      or is_small(compare(found, it, [(best[it], name)])[best[it], name])
+      or is_small(
+        compare(found, it, [(best[it], name)])[best[it], name], MATTERS
+      )
       for it in BOTH
     )
     for value, name in sorted(constant.items())

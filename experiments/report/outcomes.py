@@ -3,9 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from experiments.report.compare import CORRUPTED, LEVEL, Compared, adjust
 from experiments.report.compare import compare as compare_metric
 from experiments.report.results import Results
+
+MATTERS = 0.02  # nats
 
 
 class Outcome(NamedTuple):
@@ -38,16 +42,25 @@ class Outcome(NamedTuple):
       for row in rows
     )
 
+  def values(self, found: Results, method: str) -> np.ndarray:
+    """The outcome of each seed of a method."""
+    seeds = found.seeds([method], self.datasets)
+    return found.values(
+      method, self.metric, seeds, self.datasets, part=self.part
+    )
+
 
 # The first is the primary outcome, unless a study has another.
 OUTCOMES = {
-  "scaled_loss": Outcome("loss after T", "loss", "scaled_half", matters=0.02),
+  "scaled_loss": Outcome(
+    "loss after T", "loss", "scaled_half", matters=MATTERS
+  ),
   "corrupted_loss": Outcome(
     "corrupted loss at the clean T",
     "loss",
     "scaled_clean",
     tuple(CORRUPTED),
-    matters=0.02,
+    matters=MATTERS,
   ),
   "accuracy": Outcome("accuracy, %", "top1", sign=-1, matters=0.5),
   "corrupted_accuracy": Outcome(
@@ -81,11 +94,15 @@ def compare(
   return rows
 
 
+def is_small(row: Compared, matters: float) -> bool:
+  """Whether the interval has no difference that matters."""
+  low, high = row.interval
+  return -matters < low and high < matters
+
+
 def verdict(row: Compared, outcome: Outcome) -> str:
   """By the plan's rule, of the second method beside the first."""
-  low, high = row.interval
-  matters = outcome.matters
-  small = matters is not None and -matters < low and high < matters
+  small = outcome.matters is not None and is_small(row, outcome.matters)
   if row.adjusted >= LEVEL:
     return "no difference that matters" if small else "undecided"
   word = "helps" if row.change * outcome.sign < 0 else "harms"

@@ -26,7 +26,7 @@ PANELS = {
 MOST_DIAGRAMS = 4
 # PLAN.md's `data_size`: one family, of which `schedules` has the 10 %. At 1 %
 # the loss is larger, and so is what matters.
-SIZES = ("data_1_percent", "schedules", "data_100_percent")
+SIZES = ("data_1_percent", "data_100_percent")
 MATTERS_SHARE = {"data_1_percent": 0.03}
 Pair = tuple[str, str]
 
@@ -132,16 +132,15 @@ def answer(
 
 def family(study: config.Study) -> list[Compared]:
   """What PLAN.md adjusts together with a study's own, of the rows kept."""
-  if study.name not in SIZES or study.name == "schedules":
+  if study.name not in SIZES:
     return []
-  others = (config.load_study(name) for name in SIZES if name != study.name)
-  made = []
-  for other in others:
+  outcome, relatives = outcomes.OUTCOMES[study.outcome], []
+  names = (name for name in ("schedules", *SIZES) if name != study.name)
+  for other in map(config.load_study, names):
     pair, found = other.pairs[-1], load_kept(other)
     if has(found, pair):
-      outcome = outcomes.OUTCOMES[study.outcome]
-      made.append(outcomes.compare(found, outcome, [pair])[pair])
-  return made
+      relatives.append(outcomes.compare(found, outcome, [pair])[pair])
+  return relatives
 
 
 def others(
@@ -161,16 +160,7 @@ def means(names: Iterable[str], found: Results) -> dict[str, Any]:
   """Methods with two seeds or more, by every outcome that all of them have."""
   methods = [m for m in names if len(found.seeds([m])) > 1]
   columns = {
-    outcome: {
-      m: found.values(
-        m,
-        outcome.metric,
-        found.seeds([m], outcome.datasets),
-        outcome.datasets,
-        part=outcome.part,
-      )
-      for m in methods
-    }
+    outcome: {m: outcome.values(found, m) for m in methods}
     for outcome in outcomes.OUTCOMES.values()
     if all(outcome.is_in(found, [m]) for m in methods)
   }

@@ -135,7 +135,7 @@ def test_pages_state_them(name):
       assert line.endswith("|") and line.count("|") > 2
 
 
-def test_sizes_are_one_family(monkeypatch):
+def test_sizes_are_one_family():
   it, found = results("data_1_percent", {"orthograd_cosine": 0.605})
   (alone,) = study.answer(it, found).rows.values()
   first, second = study.family(it)
