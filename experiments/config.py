@@ -115,7 +115,16 @@ class Method:
   nesterov: bool = _field(False)
   schedule: str = _field("constant", one_of=("constant", "cosine"))
   where: str = _field(
-    "all", one_of=("all", "head", "body", "norms", "normed_kernels", "none")
+    "all",
+    one_of=(
+      "all",
+      "head",
+      "body",
+      "norms",
+      "normed_kernels",
+      "unnormed",
+      "none",
+    ),
   )
   renormalize: bool = _field(True)
   partition: str = _field("leaf", one_of=("leaf", "layer", "global"))
@@ -218,6 +227,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
   "body": {"where": "body"},
   "norms": {"where": "norms"},
   "normed_kernels": {"where": "normed_kernels"},
+  "unnormed": {"where": "unnormed"},
 }
 # Methods that studies and `--set optimizers=` can name: each base without ⊥Grad
 # and with it, and variants of ⊥Grad.

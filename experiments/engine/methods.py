@@ -31,6 +31,7 @@ WHERE = {
   "body": lambda kind: not kind.startswith("dense"),
   "norms": lambda kind: kind.startswith("norm"),
   "normed_kernels": lambda kind: kind == "kernel, then norm",
+  "unnormed": lambda kind: kind != "kernel, then norm",
   "none": lambda kind: False,
 }
 

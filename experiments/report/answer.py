@@ -14,6 +14,7 @@ from experiments.report.formats import method_name
 from experiments.report.page import Page, markdown
 from experiments.report.results import Results
 from experiments.studies import (
+  data_1_percent,
   data_100_percent,
   extended,
   methods,
@@ -48,14 +49,16 @@ def make() -> Page:
   planned = study.load_planned()
   found = planned[schedules.STUDY.name][1]
   is_kept = {name: study.is_complete(*of) for name, of in planned.items()}
-  all_pairs = (*methods.STUDY.pairs, *optimizers.STUDY.pairs)
-  pairs = [CONSTANT, *(pair for pair in all_pairs if study.has(found, pair))]
+  pairs = [CONSTANT, COSINE]
+  for other in (methods.STUDY, optimizers.STUDY):
+    if is_kept[other.name]:
+      pairs += [pair for pair in other.pairs if pair != COSINE]
   facts = {
     "constant": by_outcome(found, CONSTANT),
     "cosine": by_outcome(found, COSINE),
-    "all_images": by_outcome(
-      planned[data_100_percent.STUDY.name][1], data_100_percent.STUDY.pairs[0]
-    ),
+    "few_images": by_outcome(planned[data_1_percent.STUDY.name][1], COSINE),
+    "all_images": by_outcome(planned[data_100_percent.STUDY.name][1], COSINE),
+    "kernels": by_outcome(found, (COSINE[0], f"{COSINE[1]}_normed_kernels")),
     "after_t": after_temperature(),
     "ensembles": [
       float(np.mean(outcome_of(found, ensemble(name), "scaled_loss")))

@@ -16,6 +16,7 @@ from experiments.report.results import Results
 from experiments.studies import (
   corruption,
   decay,
+  masked,
   methods,
   optimizers,
   schedules,
@@ -44,24 +45,48 @@ def mean(found: Results, method: str, outcome: str = "scaled_loss") -> float:
 
 
 def of_where(found: Results) -> dict[str, Any]:
-  """For each part, outcome and schedule: does it carry the effect?"""
-  parts = {}
+  """For each outcome and schedule: which parts carry the effect?"""
+  wholes = []
+  parts: dict[str, list[tuple[Compared, str]]] = {}
   for outcome in BOTH:
     rows = compare(found, outcome, where.STUDY.pairs)
     for plain, whole in (CONSTANT, COSINE):
+      wholes.append(rows[plain, whole])
       for pair, row in rows.items():
-        if pair[0] != plain or pair[1] == whole:
-          continue
-        beside = compare(found, outcome, [(whole, pair[1])])[whole, pair[1]]
-        shared = sign(row) == sign(rows[plain, whole]) != 0
-        verdict = "some of it"
-        if shared and is_small(beside, MATTERS):
-          verdict = "carries the effect"
-        elif is_small(row, MATTERS):
-          verdict = "does nothing"
-        part = pair[1].removeprefix(f"{whole}_")
-        parts.setdefault(part, []).append((row, verdict))
-  return {"parts": parts}
+        if pair[0] == plain and pair[1] != whole:
+          beside = compare(found, outcome, [(whole, pair[1])])[whole, pair[1]]
+          verdict = carried(row, wholes[-1], beside)
+          part = pair[1].removeprefix(f"{whole}_")
+          parts.setdefault(part, []).append((row, verdict))
+  carries = [
+    part
+    for part, cells in parts.items()
+    if any(verdict == "carries the effect" for _, verdict in cells)
+  ]
+  return {"wholes": wholes, "parts": parts, "carries": carries}
+
+
+def carried(part: Compared, whole: Compared, beside: Compared) -> str:
+  """What a part does of the whole's effect.
+
+  Args:
+    part: beside SGD.
+    whole: beside SGD.
+    beside: the part beside the whole.
+  """
+  shares = sign(part) == sign(whole) != 0
+  if shares and is_small(beside, MATTERS):
+    return "carries the effect"
+  if is_small(part, MATTERS):
+    return "does nothing"
+  return "some of it" if shares else "undecided"
+
+
+def of_masked(found: Results) -> dict[str, Any]:
+  """Whether masking makes no difference that matters."""
+  (pair,) = masked.STUDY.pairs
+  rows = {it: compare(found, it, [pair])[pair] for it in BOTH}
+  return rows | {"same": all(is_small(row, MATTERS) for row in rows.values())}
 
 
 def of_strength(found: Results) -> dict[str, Any]:
@@ -157,6 +182,7 @@ def of_corruption_confirmation(found: Results) -> dict[str, Any]:
 
 CONCLUSIONS: dict[str, Callable[[Results], dict[str, Any]]] = {
   "where": of_where,
+  "masked": of_masked,
   "strength": of_strength,
   "decay": of_decay,
   "methods": of_methods,

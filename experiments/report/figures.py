@@ -121,7 +121,8 @@ def differences(
   """
   sides = {1: "← better    worse →", -1: "← worse    better →"}
   matters = outcome.matters
-  with _style.figure(6.2, 1.0 + 0.28 * len(changes)) as figure:
+  width = max(6.2, 4.3 + 0.07 * max(map(len, changes)))
+  with _style.figure(width, 1.0 + 0.28 * len(changes)) as figure:
     axis = figure.subplots()
     if matters is not None:
       band = {"color": "0.92", "linewidth": 0, "zorder": 0}

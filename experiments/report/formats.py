@@ -11,11 +11,42 @@ import numpy as np
 
 from experiments.report import paper
 
+# Parts of the parameters that ⊥Grad is put on.
+PARTS = {
+  "head": "the head",
+  "body": "all but the head",
+  "norms": "norms",
+  "normed_kernels": "kernels before a norm",
+  "unnormed": "all but kernels before a norm",
+}
+# Methods whose names in rows are not what they are called.
 NAMES = {
   "sgd": "SGD",
   "cosine": "SGD, cosine",
   "orthograd": "⊥Grad",
+  "orthograd_cosine": "⊥Grad, cosine",
   "orthograd_unnormalized": "⊥Grad, not renormalized",
+  "focal": "focal loss",
+  "logit_norm": "LogitNorm",
+  "sam": "SAM",
+  "sgdp": "SGDP",
+  "average": "averaging",
+  "adamw": "AdamW",
+  "lion": "Lion",
+  "muon": "Muon",
+  "head_decay_4": "SGD, the head’s decay × 4",
+  "head_decay_16": "SGD, the head’s decay × 16",
+  "strength_0.25": "⊥Grad × ¼",
+  "strength_0.5": "⊥Grad × ½",
+  "strength_0.75": "⊥Grad × ¾",
+  "ramped_in": "⊥Grad, ramped in",
+  "ramped_out": "⊥Grad, ramped out",
+  **PARTS,
+  **{f"orthograd_{it}": f"⊥Grad on {name}" for it, name in PARTS.items()},
+  **{
+    f"orthograd_cosine_{it}": f"⊥Grad on {name}, cosine"
+    for it, name in PARTS.items()
+  },
 }
 # Labels of the metrics, in the order of the paper's tables.
 METRICS = {
@@ -52,8 +83,11 @@ def method_name(method: str) -> str:
     >>> print(method_name("label_smoothing"))
     label smoothing
   """
-  words = method.replace("_", " ")
-  return NAMES.get(method, words.replace("orthograd ", "⊥Grad, "))
+  if method in NAMES:
+    return NAMES[method]
+  plain = method.removeprefix("orthograd_")
+  words = NAMES.get(plain, plain.replace("_", " "))
+  return words if plain == method else f"⊥Grad, {words}"
 
 
 class NumberError(ValueError):

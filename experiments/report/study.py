@@ -174,8 +174,13 @@ def plan() -> dict[str, config.Study]:
 
 
 def is_complete(study: config.Study, found: Results) -> bool:
-  """Whether all of its pairs are there."""
-  return all(has(found, pair) for pair in pairs(study))
+  """Whether every run has ended: with rows of all images, or diverged."""
+  diverged = {key[:2] for key in found.rows if key[-1] == "diverged"}
+  images = study.datasets(study.config.epochs)
+  return all(
+    (method.name, seed) in diverged or found.has([method.name], [seed], images)
+    for method, seed in study.runs
+  )
 
 
 def planned(name: str) -> str | None:
@@ -257,7 +262,7 @@ def write(folder: pathlib.Path) -> str:
 
 
 def write_kept(output: pathlib.Path | None = None) -> list[pathlib.Path]:
-  """Writes a page for each planned study of which all pairs are there.
+  """Writes a page for each planned study that is complete and has pairs.
 
   Args:
     output: the folder; by default that of the kept rows.
@@ -267,7 +272,7 @@ def write_kept(output: pathlib.Path | None = None) -> list[pathlib.Path]:
   """
   output, paths = output or kept.FOLDER, []
   for name, (study, found) in load_planned().items():
-    if is_complete(study, found):
+    if is_complete(study, found) and has(found, pairs(study)[0]):
       paths.append(output / f"{name}.md")
       make(study, found, family(study)).write_markdown(paths[-1])
   return paths

@@ -2,7 +2,7 @@
 
     python -m experiments run where
 
-takes one H200 about 24 minutes after `schedules`, whose SGD and ⊥Grad on all
+takes one H200 19 minutes after `schedules`, whose SGD and ⊥Grad on all
 parameters it uses. The question, and what follows from which answer, is in
 PLAN.md.
 """

@@ -77,6 +77,7 @@ def test_strength_is_ramped():
     ("body", {"kernel", "scale"}),
     ("norms", {"scale"}),
     ("normed_kernels", {"kernel"}),
+    ("unnormed", {"scale", "head"}),
     ("none", set()),
   ],
 )

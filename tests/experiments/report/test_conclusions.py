@@ -5,24 +5,23 @@ import pytest
 
 from experiments import config
 from experiments.report import conclusions, screen, study
-from experiments.report.compare import CORRUPTED, SEVERITIES
+from experiments.report.compare import SEVERITIES
 from experiments.report.results import Results
 
 
 def results(name, losses, raw=None, spread=0.002, top1=None):
-  """Ten seeds of a study's methods, with these losses after T and before it.
+  """A study's rows, with these losses after T, and what is added before it.
 
   Methods that are not given have the loss 0.6.
   """
   it = config.load_study(name)
-  corrupted = CORRUPTED if it.outcome == "corrupted_accuracy" else []
-  datasets = ["clean", *corrupted]
+  datasets = it.datasets(it.config.epochs)
   rng = np.random.default_rng(0)
   rows = []
   for method in it.optimizers:
     # Of mean zero, so that equal losses do not differ by chance.
-    for i, noise in enumerate(spread * rng.permutation(np.linspace(-1, 1, 10))):
-      seed = it.first_seed + i
+    noises = spread * rng.permutation(np.linspace(-1, 1, it.seeds))
+    for seed, noise in enumerate(noises, it.first_seed):
       loss = losses.get(method, 0.6) + 0.05 * (seed % 7) + noise
       metrics = dict.fromkeys(("ece", "brier", "wrong_confidence"), 0.1 + noise)
       metrics["loss"] = loss + (raw or {}).get(method, 0.0)
@@ -56,6 +55,19 @@ def test_a_part_carries_the_effect():
   assert verdicts["head"] == ["carries the effect", nothing] * 2
   assert verdicts["norms"] == ["some of it", nothing] * 2
   assert verdicts["body"] == [nothing] * 4
+
+
+@pytest.mark.parametrize(
+  ("losses", "raw", "same"),
+  [
+    ({}, {}, True),
+    ({}, {"orthograd_cosine": 0.1}, False),
+    ({"orthograd_cosine": 0.5}, {"orthograd_cosine": 0.1}, False),
+  ],
+)
+def test_masked(losses, raw, same):
+  _, found = results("masked", losses, raw)
+  assert conclusions.of_masked(found)["same"] == same
 
 
 @pytest.mark.parametrize(
@@ -121,7 +133,7 @@ def test_corruption(better, spread, verdict):
   _, found = results(name, {}, spread=spread, top1=top1)
   it = conclusions.of_corruption_confirmation(found)
   assert it["verdict"] == verdict
-  assert len(it["earlier"].a) == 20 and len(it["all"].a) == 30
+  assert len(it["earlier"].a) == 20 and len(it["all"].a) == 40
 
 
 @pytest.mark.parametrize("name", conclusions.CONCLUSIONS)
@@ -129,10 +141,23 @@ def test_pages_state_them(name):
   it, found = results(name, {})
   found.of_study = lambda _: []  # no commit, no time
   page = study.make(it, found).markdown
-  assert "## Conclusion\n" in page
+  assert "By the rule that [the plan]" in page
   for line in page.splitlines():
     if line.startswith("|"):
       assert line.endswith("|") and line.count("|") > 2
+
+
+def test_only_a_complete_study_has_a_conclusion():
+  it, found = results("masked", {})
+  assert study.is_complete(it, found)
+  run = it.optimizers[1], it.first_seed
+  ended = {key: row for key, row in found.rows.items() if key[:2] != run}
+  found.rows = ended
+  assert not study.is_complete(it, found)
+  found.of_study = lambda _: []
+  assert "By the rule that" not in study.make(it, found).markdown
+  found.rows = ended | {(*run, 3, "diverged"): {}}
+  assert study.is_complete(it, found)
 
 
 def test_sizes_are_one_family():
