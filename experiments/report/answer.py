@@ -17,6 +17,7 @@ from experiments.studies import (
   data_1_percent,
   data_100_percent,
   extended,
+  extended_screen_batch,
   methods,
   optimizers,
   schedules,
@@ -30,7 +31,8 @@ CONSTANT, COSINE = schedules.STUDY.pairs
 # What ⊥Grad adds to a training step of ResNet-18: benchmarks/results/.
 COST = 1.04
 ENSEMBLE = 5
-BLUE = _style.COLORS[0]
+# Its results are on the page of `extended_screen`.
+NO_PAGE = extended_screen_batch.STUDY.name
 
 
 def write(output: pathlib.Path | None = None) -> pathlib.Path:
@@ -49,10 +51,11 @@ def make() -> Page:
   planned = study.load_planned()
   found = planned[schedules.STUDY.name][1]
   is_kept = {name: study.is_complete(*of) for name, of in planned.items()}
-  pairs = [CONSTANT, COSINE]
+  pairs = [COSINE]
   for other in (methods.STUDY, optimizers.STUDY):
     if is_kept[other.name]:
       pairs += [pair for pair in other.pairs if pair != COSINE]
+  shown = pairs if len(pairs) > 1 else [CONSTANT, COSINE]
   facts = {
     "constant": by_outcome(found, CONSTANT),
     "cosine": by_outcome(found, COSINE),
@@ -64,13 +67,13 @@ def make() -> Page:
       float(np.mean(outcome_of(found, ensemble(name), "scaled_loss")))
       for name in COSINE
     ],
-    "table": table(found, [name for pair in pairs[1:] for name in pair]),
+    "table": table(found, [name for pair in pairs for name in pair]),
     "columns": [outcomes.OUTCOMES[name].label for name in COLUMNS],
-    "done": [name for name, it_is in is_kept.items() if it_is],
-    "open": [name for name, it_is in is_kept.items() if not it_is],
+    "done": [name for name in is_kept if is_kept[name] and name != NO_PAGE],
+    "open": [name for name in is_kept if not is_kept[name]],
   }
   return Page(
-    markdown("answer.md", facts), {"answer": lambda: figure(found, pairs)}
+    markdown("answer.md", facts), {"answer": lambda: figure(found, shown)}
   )
 
 
@@ -129,36 +132,32 @@ def seconds_per_run(found: Results, name: str) -> float:
 
 def figure(found: Results, pairs: list[study.Pair]) -> Any:
   """Loss, and loss after T, against accuracy: from without ⊥Grad to with it."""
-  with _style.figure(7.2, 3.6) as drawn:
-    panels = drawn.subplots(1, 2, sharex=True, sharey=True)
+  title = "hollow: without ⊥Grad; filled: with it"
+  with _style.figure(7.2, 4.1, title) as drawn:
+    panels = drawn.subplots(1, 2, sharex=True)
     for panel, outcome in zip(panels, ("loss", "scaled_loss"), strict=True):
-      for pair in pairs:
-        _draw_pair(panel, found, pair, outcome)
+      for number, pair in enumerate(pairs):
+        _draw_pair(panel, found, pair, outcome, _style.line(number))
       panel.set_title(outcomes.OUTCOMES[outcome].label)
       panel.set_xlabel("accuracy, % (more is better)")
     panels[0].set_ylabel("nats (less is better)")
-    panels[0].margins(0.2)
-    for face, label in (("white", "without ⊥Grad"), (BLUE, "with it")):
-      look = {"color": BLUE, "markerfacecolor": face}
-      panels[1].plot([], [], "o", label=label, **look)
-    panels[1].legend(loc="upper right")
+    handles, labels = panels[0].get_legend_handles_labels()
+    drawn.legend(handles, labels, loc="outside lower center", ncols=4)
   return drawn
 
 
-def _draw_pair(axis, found, pair, outcome) -> None:
+def _draw_pair(axis, found, pair, outcome, look) -> None:
   accuracy, loss = (
     [outcome_of(found, name, it) for name in pair]
     for it in ("accuracy", outcome)
   )
   x, y = np.mean(accuracy, axis=1), np.mean(loss, axis=1)
   errors = {"xerr": _standard_error(accuracy), "yerr": _standard_error(loss)}
-  axis.errorbar(x, y, **errors, color=BLUE, ecolor="0.75")
-  axis.plot(x[0], y[0], "o", color=BLUE, markerfacecolor="white")
-  axis.plot(x[1], y[1], "o", color=BLUE)
-  place = {"xytext": (0, 8), "textcoords": "offset points", "ha": "center"}
+  axis.errorbar(x, y, **errors, ecolor="0.8", elinewidth=1, fmt="none")
   name = method_name(pair[0])
   name += ", constant rate" if pair == CONSTANT else ""
-  axis.annotate(name, (x[0], y[0]), **place)
+  axis.plot(x, y, **look, label=name)
+  axis.plot(x[0], y[0], **look, markerfacecolor="white")
 
 
 def _standard_error(runs: list[np.ndarray]) -> np.ndarray:
