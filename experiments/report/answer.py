@@ -3,13 +3,13 @@
 Its words are in `templates/answer.md`, its numbers from the rows that are kept.
 """
 
-from collections.abc import Mapping
 import pathlib
 from typing import Any
 
 import numpy as np
 
 from experiments.report import kept, outcomes, replication, study, temperature
+from experiments.report.compare import CORRUPTED
 from experiments.report.formats import method_name
 from experiments.report.page import Page, markdown
 from experiments.report.results import Results
@@ -27,6 +27,16 @@ from experiments.studies import (
 from orthograd_optax import _style
 
 COLUMNS = ("accuracy", "loss", "scaled_loss", "corrupted_loss", "ece")
+# Outcomes that the plan does not have. They are described, and test nothing.
+DESCRIBED = {
+  "scaled_ece": outcomes.Outcome("ECE after T", "ece", "scaled_half"),
+  "scaled_wrong_confidence": outcomes.Outcome(
+    "confidence of wrong answers after T", "wrong_confidence", "scaled_half"
+  ),
+  "raw_corrupted_loss": outcomes.Outcome(
+    "corrupted loss", "loss", "metrics", tuple(CORRUPTED)
+  ),
+}
 CONSTANT, COSINE = schedules.STUDY.pairs
 # What ⊥Grad adds to a training step of ResNet-18: benchmarks/results/.
 COST = 1.04
@@ -57,16 +67,16 @@ def make() -> Page:
       pairs += [pair for pair in other.pairs if pair != COSINE]
   shown = pairs if len(pairs) > 1 else [CONSTANT, COSINE]
   facts = {
-    "constant": by_outcome(found, CONSTANT),
     "cosine": by_outcome(found, COSINE),
     "few_images": by_outcome(planned[data_1_percent.STUDY.name][1], COSINE),
     "all_images": by_outcome(planned[data_100_percent.STUDY.name][1], COSINE),
-    "kernels": by_outcome(found, (COSINE[0], f"{COSINE[1]}_normed_kernels")),
-    "after_t": after_temperature(),
-    "ensembles": [
-      float(np.mean(outcome_of(found, ensemble(name), "scaled_loss")))
-      for name in COSINE
-    ],
+    "head": by_outcome(found, (COSINE[0], f"{COSINE[1]}_head")),
+    "norms": by_outcome(found, (COSINE[0], f"{COSINE[1]}_norms")),
+    **replicated(),
+    "ensembles": {
+      name: ensembles(planned[name][1])
+      for name in ("schedules", "data_1_percent", "data_100_percent")
+    },
     "table": table(found, [name for pair in pairs for name in pair]),
     "columns": [outcomes.OUTCOMES[name].label for name in COLUMNS],
     "done": [name for name in is_kept if is_kept[name] and name != NO_PAGE],
@@ -81,16 +91,31 @@ def by_outcome(found: Results, pair: study.Pair) -> dict[str, Any]:
   """A pair by each outcome, without adjustment."""
   return {
     name: outcomes.compare(found, outcome, [pair])[pair]
-    for name, outcome in outcomes.OUTCOMES.items()
+    for name, outcome in (outcomes.OUTCOMES | DESCRIBED).items()
   }
 
 
-def after_temperature() -> Mapping[str, Any]:
-  """The replication's settings after T."""
+def replicated() -> dict[str, Any]:
+  """The replication's loss, and all of its settings after T."""
   rows, _ = replication.load()
   settings = (table1.STUDY, wide.STUDY, extended.STUDY)
-  found = (Results(rows, setting.config) for setting in settings)
-  return temperature.facts(*found)["half"]
+  found = [Results(rows, setting.config) for setting in settings]
+  loss = outcomes.OUTCOMES["loss"]
+  return {
+    "replicated_loss": outcomes.compare(found[0], loss, [CONSTANT])[CONSTANT],
+    "after_t": temperature.facts(*found)["half"],
+  }
+
+
+def ensembles(found: Results) -> dict[str, list[float]]:
+  """The mean of the ensembles, without ⊥Grad and with it, by outcome."""
+  return {
+    outcome: [
+      float(np.mean(outcome_of(found, ensemble(name), outcome)))
+      for name in COSINE
+    ]
+    for outcome in ("loss", "ece", "scaled_loss")
+  }
 
 
 def ensemble(name: str) -> str:

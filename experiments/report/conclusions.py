@@ -46,24 +46,28 @@ def mean(found: Results, method: str, outcome: str = "scaled_loss") -> float:
 
 def of_where(found: Results) -> dict[str, Any]:
   """For each outcome and schedule: which parts carry the effect?"""
-  wholes = []
-  parts: dict[str, list[tuple[Compared, str]]] = {}
+  schedules_of = {"constant rate": CONSTANT, "cosine": COSINE}
+  cases = []
   for outcome in BOTH:
     rows = compare(found, outcome, where.STUDY.pairs)
-    for plain, whole in (CONSTANT, COSINE):
-      wholes.append(rows[plain, whole])
+    for schedule, (plain, whole) in schedules_of.items():
+      parts = {}
       for pair, row in rows.items():
         if pair[0] == plain and pair[1] != whole:
           beside = compare(found, outcome, [(whole, pair[1])])[whole, pair[1]]
-          verdict = carried(row, wholes[-1], beside)
-          part = pair[1].removeprefix(f"{whole}_")
-          parts.setdefault(part, []).append((row, verdict))
-  carries = [
+          verdict = carried(row, rows[plain, whole], beside)
+          parts[pair[1].removeprefix(f"{whole}_")] = (row, beside, verdict)
+      label = f"{outcomes.OUTCOMES[outcome].label}, {schedule}"
+      cases.append(
+        {"label": label, "whole": rows[plain, whole], "parts": parts}
+      )
+  carries = {
     part
-    for part, cells in parts.items()
-    if any(verdict == "carries the effect" for _, verdict in cells)
-  ]
-  return {"wholes": wholes, "parts": parts, "carries": carries}
+    for case in cases
+    for part, (*_, verdict) in case["parts"].items()
+    if verdict == "carries the effect"
+  }
+  return {"cases": cases, "carries": sorted(carries)}
 
 
 def carried(part: Compared, whole: Compared, beside: Compared) -> str:

@@ -195,6 +195,17 @@ def planned(name: str) -> str | None:
   return None
 
 
+def settings_of(methods: Iterable[config.Method]) -> dict[str, dict[str, Any]]:
+  """For each method, what differs from SGD and the recipe."""
+  plain = dataclasses.asdict(config.SGD) | {"name": None}
+  found = {}
+  for method in methods:
+    its = dataclasses.asdict(method).items()
+    found[method.name] = {k: v for k, v in its if v != plain[k]}
+    del found[method.name]["name"]
+  return {name: its for name, its in found.items() if its}
+
+
 def make(
   study: config.Study, found: Results, family: Sequence[Compared] = ()
 ) -> Page:
@@ -229,7 +240,9 @@ def make(
     "plan": planned(study.name),
     "diagrams": len(ended) <= MOST_DIAGRAMS,
     "followed": followed and len(epochs) > 1,
+    "family": bool(family),
     "settings": dataclasses.asdict(study.config),
+    "methods": settings_of(study.methods),
     "made": found.of_study(study.name) and provenance(found, study.name),
   }
   drawings = {

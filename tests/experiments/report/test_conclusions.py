@@ -48,13 +48,21 @@ def test_a_part_carries_the_effect():
   _, found = results(
     "where", dict.fromkeys(lower, 0.5) | {"orthograd_norms": 0.55}
   )
-  parts = conclusions.of_where(found)["parts"]
-  assert set(parts) == {"head", "body", "norms", "normed_kernels"}
-  verdicts = {part: [v for _, v in cells] for part, cells in parts.items()}
+  conclusion = conclusions.of_where(found)
+  assert conclusion["carries"] == ["head"]
+  labels = [case["label"] for case in conclusion["cases"]]
+  assert labels[::3] == ["loss after T, constant rate", "loss, cosine"]
+  verdicts = {}
+  for case in conclusion["cases"]:
+    for part, (*_, verdict) in case["parts"].items():
+      verdicts.setdefault(part, []).append(verdict)
   nothing = "does nothing"
-  assert verdicts["head"] == ["carries the effect", nothing] * 2
-  assert verdicts["norms"] == ["some of it", nothing] * 2
-  assert verdicts["body"] == [nothing] * 4
+  assert verdicts == {
+    "head": ["carries the effect", nothing] * 2,
+    "norms": ["some of it", nothing] * 2,
+    "body": [nothing] * 4,
+    "normed_kernels": [nothing] * 4,
+  }
 
 
 @pytest.mark.parametrize(
