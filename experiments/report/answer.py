@@ -114,7 +114,7 @@ def ensembles(found: Results) -> dict[str, list[float]]:
       float(np.mean(outcome_of(found, ensemble(name), outcome)))
       for name in COSINE
     ]
-    for outcome in ("loss", "ece", "scaled_loss")
+    for outcome in ("ece", "scaled_loss")
   }
 
 

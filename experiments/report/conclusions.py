@@ -1,7 +1,8 @@
 """What PLAN.md concludes from a study, by the rule that it states there.
 
 Each function computes the facts of the template of its name, in
-`templates/conclusions/`. All were written before their studies were run.
+`templates/conclusions/`. All were written before their studies were run, but
+for what PLAN.md lists under Deviations.
 """
 
 from collections.abc import Callable, Sequence

@@ -197,13 +197,14 @@ def planned(name: str) -> str | None:
 
 def settings_of(methods: Iterable[config.Method]) -> dict[str, dict[str, Any]]:
   """For each method, what differs from SGD and the recipe."""
-  plain = dataclasses.asdict(config.SGD) | {"name": None}
+  plain = dataclasses.asdict(config.SGD)
   found = {}
   for method in methods:
-    its = dataclasses.asdict(method).items()
-    found[method.name] = {k: v for k, v in its if v != plain[k]}
-    del found[method.name]["name"]
-  return {name: its for name, its in found.items() if its}
+    its = dataclasses.asdict(method)
+    changes = {k: v for k, v in its.items() if k != "name" and v != plain[k]}
+    if changes:
+      found[method.name] = changes
+  return found
 
 
 def make(
