@@ -24,6 +24,7 @@ class Results:
       for row in rows
       if row["config_hash"] == its
     }
+    self._seeds = sorted({seed for _, seed, _, _ in self.rows})
 
   def of_study(self, study: str) -> list[dict[str, Any]]:
     return [row for row in self.rows.values() if row["study"] == study]
@@ -50,8 +51,11 @@ class Results:
     epochs: Sequence[int] | None = None,
   ) -> list[int]:
     """Seeds that have rows of all these."""
-    found = sorted({seed for _, seed, _, _ in self.rows})
-    return [s for s in found if self.has(optimizers, [s], datasets, epochs)]
+    return [
+      seed
+      for seed in self._seeds
+      if self.has(optimizers, [seed], datasets, epochs)
+    ]
 
   def evaluated(
     self,

@@ -1,6 +1,6 @@
 """The page of one study: by what its pairs of methods differ, and verdicts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import pathlib
@@ -29,6 +29,8 @@ MOST_DIAGRAMS = 4
 SIZES = ("data_1_percent", "data_100_percent")
 MATTERS_SHARE = {"data_1_percent": 0.03}
 Pair = tuple[str, str]
+# Studies by name, with their rows.
+Planned = Mapping[str, tuple[config.Study, Results]]
 
 
 def load(folder: pathlib.Path) -> tuple[config.Study, Results]:
@@ -54,7 +56,7 @@ def sharing(study: config.Study) -> list[str]:
   return [name for name in known if known[name].folder == study.folder]
 
 
-def load_planned() -> dict[str, tuple[config.Study, Results]]:
+def load_planned() -> Planned:
   """PLAN.md's studies with their kept rows. It reads each folder's once."""
   planned_ones = plan()
   by_folder = {study.folder: study for study in planned_ones.values()}
@@ -130,15 +132,15 @@ def answer(
   return Answer(outcome, rows_of)
 
 
-def family(study: config.Study) -> list[Compared]:
+def family(name: str, kept_ones: Planned) -> list[Compared]:
   """What PLAN.md adjusts together with a study's own, of the rows kept."""
-  if study.name not in SIZES:
+  if name not in SIZES:
     return []
-  outcome, relatives = outcomes.OUTCOMES[study.outcome], []
-  names = (name for name in ("schedules", *SIZES) if name != study.name)
-  for other in map(config.load_study, names):
-    pair, found = other.pairs[-1], load_kept(other)
-    if has(found, pair):
+  outcome, relatives = outcomes.OUTCOMES["scaled_loss"], []
+  for other in ("schedules", *SIZES):
+    study, found = kept_ones[other]
+    pair = study.pairs[-1]
+    if other != name and has(found, pair):
       relatives.append(outcomes.compare(found, outcome, [pair])[pair])
   return relatives
 
@@ -275,8 +277,16 @@ def write(folder: pathlib.Path) -> str:
   return "\n\n".join([*said, f"The page: {path}"])
 
 
+def make_kept() -> Iterator[tuple[str, Page]]:
+  """A page for each planned study that is complete and has pairs."""
+  kept_ones = load_planned()
+  for name, (study, found) in kept_ones.items():
+    if is_complete(study, found) and has(found, pairs(study)[0]):
+      yield name, make(study, found, family(name, kept_ones))
+
+
 def write_kept(output: pathlib.Path | None = None) -> list[pathlib.Path]:
-  """Writes a page for each planned study that is complete and has pairs.
+  """Writes the pages of :func:`make_kept`.
 
   Args:
     output: the folder; by default that of the kept rows.
@@ -285,10 +295,9 @@ def write_kept(output: pathlib.Path | None = None) -> list[pathlib.Path]:
     The pages.
   """
   output, paths = output or kept.FOLDER, []
-  for name, (study, found) in load_planned().items():
-    if is_complete(study, found) and has(found, pairs(study)[0]):
-      paths.append(output / f"{name}.md")
-      make(study, found, family(study)).write_markdown(paths[-1])
+  for name, page in make_kept():
+    paths.append(output / f"{name}.md")
+    page.write_markdown(paths[-1])
   return paths
 
 

@@ -171,7 +171,7 @@ def test_only_a_complete_study_has_a_conclusion():
 def test_sizes_are_one_family():
   it, found = results("data_1_percent", {"orthograd_cosine": 0.605})
   (alone,) = study.answer(it, found).rows.values()
-  first, second = study.family(it)
+  first, second = study.family(it.name, study.load_planned())
   assert (len(first.a), len(second.a)) == (10, 5)
   answer = study.answer(it, found, [first, second])
   (row,) = answer.rows.values()

@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import json
+import re
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -156,18 +157,6 @@ def test_page_and_table(kept, tmp_path):
   path = tmp_path / "rows.jsonl"
   write = lambda rows: path.write_text("\n".join(map(json.dumps, rows)) + "\n")
   some = [row for row in kept if row["study"] == "table1" and row["seed"] < 3]
-  write(some)
-  said = report.write_study(tmp_path)
-  assert "over 3 seeds: **" in said and "report.html" in said
-  page = (tmp_path / "report.html").read_text("utf-8")
-  assert "<title>Table 1: ResNet-18, 20 seeds × {SGD, ⊥Grad}, 10 %" in page
-  assert page.count("<svg") == 3 and "learning_rate 0.01, " in page
-  assert f"commit {some[-1]['commit']}" in page
-  # Rows may be of code outside of git, such as a downloaded archive.
-  write([row | {"commit": None} for row in some])
-  report.write_study(tmp_path)
-  assert "commit unknown" in (tmp_path / "report.html").read_text("utf-8")
-  write(some)
   # One run diverged, and another is at its beginning.
   gone = {"dataset": "diverged", "epoch": 7, "seed": 3, "metrics": {}}
   early = {"epoch": 20, "seed": 4}
@@ -178,15 +167,34 @@ def test_page_and_table(kept, tmp_path):
     and row["epoch"] == 20
     and (row["optimizer"], row["dataset"]) == ("sgd", "clean")
   )
-  write([*some, some[0] | gone, first | early])
+  write([some[0] | gone, first | early, *some])
   shown = report.show(tmp_path)
   assert f"{some[0]['optimizer']}, seed 3: diverged in epoch 7\n" in shown
   assert "\n\nThe test set after the last epoch:\n\n- ⊥Grad − SGD, " in shown
-  assert "over 3 seeds" in report.write_study(tmp_path)
+  said = report.write_study(tmp_path)
+  assert "over 3 seeds: **" in said and "report.html" in said
+  page = (tmp_path / "report.html").read_text("utf-8")
+  assert "<title>Table 1: ResNet-18, 20 seeds × {SGD, ⊥Grad}, 10 %" in page
+  assert page.count("<svg") == 3 and "learning_rate 0.01, " in page
+  assert f"commit {some[-1]['commit']}" in page
+  # Rows may be of code outside of git, such as a downloaded archive.
+  write([row | {"commit": None} for row in some])
+  report.write_study(tmp_path)
+  assert "commit unknown" in (tmp_path / "report.html").read_text("utf-8")
   write([row for row in some if row["seed"] == 0])
   assert "The test set" not in report.show(tmp_path)
   with pytest.raises(RowsError, match="needs two seeds of both methods"):
     report.write_study(tmp_path)
+
+
+def test_kept_pages_are_current():
+  for name, page in study.make_kept():
+    path = kept_rows.FOLDER / f"{name}.md"
+    assert path.read_text("utf-8") == page.markdown + "\n", (
+      "run `python -m experiments report`"
+    )
+    for picture in re.findall(r"\]\((.*?\.png)\)", page.markdown):
+      assert (kept_rows.FOLDER / picture).exists()
 
 
 def test_pages_of_kept_studies(monkeypatch, tmp_path):
