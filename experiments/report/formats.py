@@ -82,6 +82,8 @@ def method_name(method: str) -> str:
     ⊥Grad ⊥Grad, mixup
     >>> print(method_name("label_smoothing"))
     label smoothing
+    >>> print(method_name("orthograd_cosine_head"))
+    ⊥Grad on the head, cosine
   """
   if method in NAMES:
     return NAMES[method]
