@@ -1,9 +1,9 @@
-"""Each one-line alternative in place of ⊥Grad: the runs of `methods`.
+"""One-line alternatives in place of ⊥Grad.
 
     python -m experiments run alternatives
 
-trains nothing after `methods`. The question, and what follows from which
-answer, is in PLAN.md under `methods`.
+trains nothing after `methods`, whose runs it compares. The question, and
+what follows from which answer, is in PLAN.md under `methods`.
 """
 
 import dataclasses

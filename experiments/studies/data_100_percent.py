@@ -1,9 +1,9 @@
-"""⊥Grad with all of CIFAR-10, at as many steps as `schedules` has.
+"""⊥Grad with all of CIFAR-10.
 
     python -m experiments run data_100_percent
 
-takes one H200 about 3 minutes. The question, and what follows from which
-answer, is in PLAN.md under `data_size`.
+has as many steps as `schedules`, and takes one H200 3 minutes. The
+question, and what follows from which answer, is in PLAN.md under `data_size`.
 """
 
 import dataclasses

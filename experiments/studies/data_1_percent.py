@@ -1,9 +1,9 @@
-"""⊥Grad with 1 % of CIFAR-10, at as many steps as `schedules` has.
+"""⊥Grad with 1 % of CIFAR-10.
 
     python -m experiments run data_1_percent
 
-takes one H200 about 5 minutes. The question, and what follows from which
-answer, is in PLAN.md under `data_size`.
+has as many steps as `schedules`, and takes one H200 5 minutes. The
+question, and what follows from which answer, is in PLAN.md under `data_size`.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Weight decay of 0 to 2e-3 with SGD and ⊥Grad, and more of it for the head.
+"""⊥Grad and weight decay.
 
     python -m experiments run decay
 

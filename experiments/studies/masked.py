@@ -1,4 +1,4 @@
-"""⊥Grad on all but the kernels before a norm: does it do what all does?
+"""⊥Grad on all but the kernels before a norm.
 
     python -m experiments run masked
 

@@ -1,4 +1,4 @@
-"""⊥Grad beside the one-line alternatives, and together with each of them.
+"""⊥Grad together with its one-line alternatives.
 
     python -m experiments run methods
 

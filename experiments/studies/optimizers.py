@@ -1,4 +1,4 @@
-"""⊥Grad with AdamW, Lion and Muon, each at settings tuned for it.
+"""⊥Grad with AdamW, Lion and Muon.
 
     python -m experiments run optimizers
 

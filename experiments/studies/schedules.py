@@ -1,4 +1,4 @@
-"""⊥Grad at the paper's constant learning rate, and with warm-up and cosine.
+"""⊥Grad at a constant learning rate, and with a cosine schedule.
 
     python -m experiments run schedules
 

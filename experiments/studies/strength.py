@@ -1,4 +1,4 @@
-"""⊥Grad by its strength: ¼, ½, ¾ or all of it, ramped in and ramped out.
+"""⊥Grad of less strength, ramped in and ramped out.
 
     python -m experiments run strength
 

@@ -1,4 +1,4 @@
-"""⊥Grad on some of the parameters: the head, all but it, norms, or kernels.
+"""⊥Grad on parts of the network.
 
     python -m experiments run where
 

@@ -1,4 +1,4 @@
-"""⊥Grad with WRN-28-10, warm-up and cosine, 5 seeds.
+"""⊥Grad with WRN-28-10 and a cosine schedule.
 
     python -m experiments run wide_cosine
 
