@@ -2,7 +2,7 @@
 
     python -m experiments run schedules
 
-takes one H200 about 10 minutes. Its runs are the baseline of `where`,
+takes one H200 12 minutes. Its runs are the baseline of `where`,
 `strength`, `decay`, `methods` and `optimizers`. The question, and what follows
 from which answer, is in PLAN.md.
 """
