@@ -194,16 +194,22 @@ def line(row: Row) -> str:
 
 def save(name: str, about: dict[str, Any], rows: list[Row]) -> None:
   """Writes rows (.json) and table (.md) to benchmarks/results."""
+  table = "\n".join([NOTE, "", HEADER, *map(line, rows)])
+  write(name, f"Time of an update: {name}", table, about, rows)
+
+
+def write(
+  stem: str, title: str, table: str, about: dict[str, Any], rows: list[Row]
+) -> None:
+  """Writes a page (.md), and what it is of (.json), to benchmarks/results."""
   RESULTS.mkdir(exist_ok=True)
   facts = ", ".join(f"{k} {v}" for k, v in about.items())
-  lines = [f"# Time of an update: {name}", "", f"{facts}.", "", NOTE, ""]
-  lines += [HEADER, *map(line, rows)]
   texts = {
-    "json": json.dumps({"about": about, "rows": rows}, indent=1),
-    "md": "\n".join(lines) + "\n",
+    "json": json.dumps({"about": about, "rows": rows}, indent=1) + "\n",
+    "md": f"# {title}\n\n{facts}.\n\n{table}\n",
   }
   for suffix, text in texts.items():
-    with files.replacing(RESULTS / f"{name}.{suffix}") as temporary:
+    with files.replacing(RESULTS / f"{stem}.{suffix}") as temporary:
       temporary.write_text(text, "utf-8")
 
 

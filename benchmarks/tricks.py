@@ -8,7 +8,6 @@ one run. Rows and table are saved as `benchmarks/results/NAME_tricks.*`:
 
 import argparse
 import contextlib
-import json
 from typing import Any
 from unittest import mock
 
@@ -17,7 +16,6 @@ import optax
 
 from benchmarks import __main__ as command
 from benchmarks import update
-from experiments import files
 from orthograd_optax import _packing, orthograd
 
 # To switch a trick off, replace this name of `_packing` by this value.
@@ -114,19 +112,8 @@ def main():
     rows += measure(model, shapes, args.steps, args.repeats)
     print(facts, table(rows), sep="\n\n", flush=True)
     if args.name:  # after each model, in case that the run is cut off
-      save(args.name, about, rows)
-
-
-def save(name: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-  facts = ", ".join(f"{k} {v}" for k, v in about.items())
-  texts = {
-    "json": json.dumps({"about": about, "rows": rows}, indent=1) + "\n",
-    "md": f"# What each trick saves: {name}\n\n{facts}.\n\n{table(rows)}\n",
-  }
-  for suffix, text in texts.items():
-    path = command.RESULTS / f"{name}_tricks.{suffix}"
-    with files.replacing(path) as temporary:
-      temporary.write_text(text, "utf-8")
+      title = f"What each trick saves: {args.name}"
+      command.write(f"{args.name}_tricks", title, table(rows), about, rows)
 
 
 if __name__ == "__main__":

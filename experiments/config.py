@@ -72,6 +72,10 @@ class Config:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
+# Parts of the parameters that ⊥Grad can act on alone: `engine/methods.py`.
+PARTS = ("head", "body", "norms", "normed_kernels", "unnormed")
+
+
 @dataclasses.dataclass(frozen=True)
 class Method:
   """How a network is trained, besides the recipe. Studies compare methods.
@@ -114,18 +118,7 @@ class Method:
   base: str = _field("sgd", one_of=("sgd", "adamw", "lion", "muon", "sgdp"))
   nesterov: bool = _field(False)
   schedule: str = _field("constant", one_of=("constant", "cosine"))
-  where: str = _field(
-    "all",
-    one_of=(
-      "all",
-      "head",
-      "body",
-      "norms",
-      "normed_kernels",
-      "unnormed",
-      "none",
-    ),
-  )
+  where: str = _field("all", one_of=("all", *PARTS, "none"))
   renormalize: bool = _field(True)
   partition: str = _field("leaf", one_of=("leaf", "layer", "global"))
   loss: str = _field(
@@ -223,11 +216,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
   "global": {"partition": "global"},
   "ramped_in": {"strength": 0.0, "strength_at_end": 1.0},
   "ramped_out": {"strength_at_end": 0.0},
-  "head": {"where": "head"},
-  "body": {"where": "body"},
-  "norms": {"where": "norms"},
-  "normed_kernels": {"where": "normed_kernels"},
-  "unnormed": {"where": "unnormed"},
+  **{part: {"where": part} for part in PARTS},
 }
 # Methods that studies and `--set optimizers=` can name: each base without ⊥Grad
 # and with it, and variants of ⊥Grad.

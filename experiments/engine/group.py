@@ -112,7 +112,7 @@ class Group:
 
   def __init__(self, shop: Workshop, runs: list[Run], label: str):
     self.shop, self.study, self.runs, self.label = shop, shop.study, runs, label
-    self.missing = Missing(shop.study, shop.rows)
+    self.missing = Missing(shop.study, shop.rows.keys)
     self.start = time.monotonic()
     self.pending: list[tuple[int, Any]] = []  # epochs without rows yet
     text = json.dumps(manifest(shop.study, runs))

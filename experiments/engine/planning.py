@@ -17,7 +17,7 @@ from experiments.engine.group import Options
 def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
   """Runs, steps, memory, and an estimate of the time from a few steps."""
   found = rows.Rows(folder / "rows.jsonl", write=False)
-  missing = runner.Missing(study, found)
+  missing = runner.Missing(study, found.keys)
   mesh = train.make_mesh(options.batch_devices)
   groups = list(runner.make_groups(study, folder, missing, mesh, options))
   config = study.config

@@ -1,7 +1,7 @@
 """Results as lines of JSON. Lines are only added, each of them once."""
 
 import collections
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 import dataclasses
 import datetime
 import functools
@@ -189,10 +189,15 @@ class Rows:
 
 
 class Missing:
-  """The rows that a study still lacks."""
+  """The rows that a study still lacks.
 
-  def __init__(self, study: Study, rows: Rows):
-    self.study, self.rows = study, rows
+  Attributes:
+    study: which.
+    keys: of the rows that are there. They may grow.
+  """
+
+  def __init__(self, study: Study, keys: Set[Key]):
+    self.study, self.keys = study, keys
 
   def datasets(self, run: Run, epoch: int) -> list[str]:
     if self.diverged(run):
@@ -201,13 +206,13 @@ class Missing:
     return [
       name
       for name in self.study.datasets(epoch)
-      if (*prefix, name) not in self.rows.keys
+      if (*prefix, name) not in self.keys
     ]
 
   def diverged(self, run: Run) -> bool:
     prefix = self._prefix(run)
     return any(
-      (*prefix, epoch, "diverged") in self.rows.keys
+      (*prefix, epoch, "diverged") in self.keys
       for epoch in range(1, self.study.config.epochs + 1)
     )
 

@@ -54,7 +54,7 @@ def run_study(
     rows = Rows(folder / "rows.jsonl", write=writes)
     meet("start")
     rows.check_methods(study)
-    missing = Missing(study, rows)
+    missing = Missing(study, rows.keys)
     mesh = train.make_mesh(options.batch_devices)
     groups = list(make_groups(study, folder, missing, mesh, options))
     done = sum(not missing(run) for run in study.runs)

@@ -14,18 +14,14 @@ from experiments.report.formats import method_name
 from experiments.report.page import Page, markdown
 from experiments.report.results import Results
 from experiments.studies import (
-  data_1_percent,
-  data_100_percent,
   extended,
-  extended_screen_batch,
-  methods,
-  optimizers,
   schedules,
   table1,
   wide,
 )
 from orthograd_optax import _style
 
+LOSS = outcomes.OUTCOMES["loss"]
 COLUMNS = ("accuracy", "loss", "scaled_loss", "corrupted_loss", "ece")
 # Outcomes that the plan does not have. They are described, and test nothing.
 DESCRIBED = {
@@ -42,7 +38,7 @@ CONSTANT, COSINE = schedules.STUDY.pairs
 COST = 1.04
 ENSEMBLE = 5
 # Its results are on the page of `extended_screen`.
-NO_PAGE = extended_screen_batch.STUDY.name
+NO_PAGE = "extended_screen_batch"
 
 
 def write(output: pathlib.Path | None = None) -> pathlib.Path:
@@ -59,23 +55,29 @@ def write(output: pathlib.Path | None = None) -> pathlib.Path:
 def make() -> Page:
   """The page."""
   planned = study.load_planned()
-  found = planned[schedules.STUDY.name][1]
+  results = {name: found for name, (_, found) in planned.items()}
+  found = results["schedules"]
   is_kept = {name: study.is_complete(*of) for name, of in planned.items()}
   pairs = [COSINE]
-  for other in (methods.STUDY, optimizers.STUDY):
-    if is_kept[other.name]:
-      pairs += [pair for pair in other.pairs if pair != COSINE]
+  for name in ("methods", "optimizers"):
+    if is_kept[name]:
+      pairs += [pair for pair in planned[name][0].pairs if pair != COSINE]
+  # One pair alone makes no figure.
   shown = pairs if len(pairs) > 1 else [CONSTANT, COSINE]
+  plain, whole = COSINE
   facts = {
     "cosine": by_outcome(found, COSINE),
-    "few_images": by_outcome(planned[data_1_percent.STUDY.name][1], COSINE),
-    "all_images": by_outcome(planned[data_100_percent.STUDY.name][1], COSINE),
-    "head": by_outcome(found, (COSINE[0], f"{COSINE[1]}_head")),
-    "norms": by_outcome(found, (COSINE[0], f"{COSINE[1]}_norms")),
+    "few_images": by_outcome(results["data_1_percent"], COSINE),
+    "all_images": by_outcome(results["data_100_percent"], COSINE),
+    "parts": {
+      part: outcomes.compare_pair(
+        found, LOSS, (COSINE[0], f"{COSINE[1]}_{part}")
+      )
+      for part in ("head", "norms")
+    },
     **replicated(),
     "ensembles": {
-      name: ensembles(planned[name][1])
-      for name in ("schedules", "data_1_percent", "data_100_percent")
+      name: ensembles(results[name]) for name in ("schedules", *study.SIZES)
     },
     "table": table(found, [name for pair in pairs for name in pair]),
     "columns": [outcomes.OUTCOMES[name].label for name in COLUMNS],
@@ -90,7 +92,7 @@ def make() -> Page:
 def by_outcome(found: Results, pair: study.Pair) -> dict[str, Any]:
   """A pair by each outcome, without adjustment."""
   return {
-    name: outcomes.compare(found, outcome, [pair])[pair]
+    name: outcomes.compare_pair(found, outcome, pair)
     for name, outcome in (outcomes.OUTCOMES | DESCRIBED).items()
   }
 
@@ -100,9 +102,8 @@ def replicated() -> dict[str, Any]:
   rows, _ = replication.load()
   settings = (table1.STUDY, wide.STUDY, extended.STUDY)
   found = [Results(rows, setting.config) for setting in settings]
-  loss = outcomes.OUTCOMES["loss"]
   return {
-    "replicated_loss": outcomes.compare(found[0], loss, [CONSTANT])[CONSTANT],
+    "replicated_loss": outcomes.compare_pair(found[0], LOSS, CONSTANT),
     "after_t": temperature.facts(*found)["half"],
   }
 

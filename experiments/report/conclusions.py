@@ -5,7 +5,7 @@ Each function computes the facts of the template of its name, in
 for what PLAN.md lists under Deviations.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,17 @@ def compare(
   return outcomes.compare(found, outcomes.OUTCOMES[outcome], pairs)
 
 
+def compare_pair(
+  found: Results, outcome: str, pair: tuple[str, str]
+) -> Compared:
+  return outcomes.compare_pair(found, outcomes.OUTCOMES[outcome], pair)
+
+
+def compare_both(found: Results, pair: tuple[str, str]) -> dict[str, Compared]:
+  """A pair by both outcomes."""
+  return {it: compare_pair(found, it, pair) for it in BOTH}
+
+
 def sign(row: Compared) -> int:
   """Of a significant difference; 0 if there is none."""
   return int(np.sign(row.change)) if row.differs else 0
@@ -47,21 +58,14 @@ def mean(found: Results, method: str, outcome: str = "scaled_loss") -> float:
 
 def of_where(found: Results) -> dict[str, Any]:
   """For each outcome and schedule: which parts carry the effect?"""
-  schedules_of = {"constant rate": CONSTANT, "cosine": COSINE}
   cases = []
   for outcome in BOTH:
     rows = compare(found, outcome, where.STUDY.pairs)
-    for schedule, (plain, whole) in schedules_of.items():
-      parts = {}
-      for pair, row in rows.items():
-        if pair[0] == plain and pair[1] != whole:
-          beside = compare(found, outcome, [(whole, pair[1])])[whole, pair[1]]
-          verdict = carried(row, rows[plain, whole], beside)
-          parts[pair[1].removeprefix(f"{whole}_")] = (row, beside, verdict)
-      label = f"{outcomes.OUTCOMES[outcome].label}, {schedule}"
-      cases.append(
-        {"label": label, "whole": rows[plain, whole], "parts": parts}
-      )
+    label = outcomes.OUTCOMES[outcome].label
+    for schedule, pair in {"constant rate": CONSTANT, "cosine": COSINE}.items():
+      parts = parts_of(found, outcome, rows, pair)
+      case = {"label": f"{label}, {schedule}", "whole": rows[pair]}
+      cases.append(case | {"parts": parts})
   carries = {
     part
     for case in cases
@@ -69,6 +73,29 @@ def of_where(found: Results) -> dict[str, Any]:
     if verdict == "carries the effect"
   }
   return {"cases": cases, "carries": sorted(carries)}
+
+
+def parts_of(
+  found: Results,
+  outcome: str,
+  rows: Mapping[tuple[str, str], Compared],
+  pair: tuple[str, str],
+) -> dict[str, tuple[Compared, Compared, str]]:
+  """Each part beside SGD, beside ⊥Grad on all, and what it does.
+
+  Args:
+    found: the rows of runs.
+    outcome: its name.
+    rows: all of the study's pairs by that outcome.
+    pair: SGD, and ⊥Grad on all.
+  """
+  plain, whole = pair
+  parts = {}
+  for name in (b for a, b in rows if a == plain and b != whole):
+    row, beside = rows[plain, name], compare_pair(found, outcome, (whole, name))
+    verdict = carried(row, rows[pair], beside)
+    parts[name.removeprefix(f"{whole}_")] = (row, beside, verdict)
+  return parts
 
 
 def carried(part: Compared, whole: Compared, beside: Compared) -> str:
@@ -90,7 +117,7 @@ def carried(part: Compared, whole: Compared, beside: Compared) -> str:
 def of_masked(found: Results) -> dict[str, Any]:
   """Whether masking makes no difference that matters."""
   (pair,) = masked.STUDY.pairs
-  rows = {it: compare(found, it, [pair])[pair] for it in BOTH}
+  rows = compare_both(found, pair)
   return rows | {"same": all(is_small(row, MATTERS) for row in rows.values())}
 
 
@@ -106,9 +133,7 @@ def of_strength(found: Results) -> dict[str, Any]:
   fits = {
     value: all(
       name == best[it]
-      or is_small(
-        compare(found, it, [(best[it], name)])[best[it], name], MATTERS
-      )
+      or is_small(compare_pair(found, it, (best[it], name)), MATTERS)
       for it in BOTH
     )
     for value, name in sorted(constant.items())
@@ -122,8 +147,7 @@ def of_decay(found: Results) -> dict[str, Any]:
   heads = {}
   for method in decay.STUDY.methods:
     if method.head_decay != 1:
-      pair = COSINE[1], method.name
-      rows = {it: compare(found, it, [pair])[pair] for it in BOTH}
+      rows = compare_both(found, (COSINE[1], method.name))
       replaces = all(row.interval[1] < MATTERS for row in rows.values())
       heads[method.head_decay] = rows | {"replaces": replaces}
   return {"heads": heads}
@@ -167,9 +191,8 @@ def of_optimizers(found: Results) -> dict[str, Any]:
 def of_corruption_confirmation(found: Results) -> dict[str, Any]:
   """Is the accuracy under corruption real? With seeds 0 to 19 beside it."""
   first = Results(kept.load(["corruption"]), corruption.STUDY.config)
-  pair = ("sgd", "orthograd")
   fresh, earlier = (
-    compare(of, "corrupted_accuracy", [pair])[pair] for of in (found, first)
+    compare_pair(of, "corrupted_accuracy", CONSTANT) for of in (found, first)
   )
   both = zip((earlier.a, earlier.b), (fresh.a, fresh.b), strict=True)
   verdict = "undecided"

@@ -94,6 +94,13 @@ def compare(
   return rows
 
 
+def compare_pair(
+  found: Results, outcome: Outcome, pair: tuple[str, str]
+) -> Compared:
+  """One pair of methods by an outcome."""
+  return compare(found, outcome, [pair])[pair]
+
+
 def is_small(row: Compared, matters: float) -> bool:
   """Whether the interval has no difference that matters."""
   low, high = row.interval

@@ -30,7 +30,7 @@ SIZES = ("data_1_percent", "data_100_percent")
 MATTERS_SHARE = {"data_1_percent": 0.03}
 Pair = tuple[str, str]
 # Studies by name, with their rows.
-Planned = Mapping[str, tuple[config.Study, Results]]
+Loaded = Mapping[str, tuple[config.Study, Results]]
 
 
 def load(folder: pathlib.Path) -> tuple[config.Study, Results]:
@@ -56,7 +56,7 @@ def sharing(study: config.Study) -> list[str]:
   return [name for name in known if known[name].folder == study.folder]
 
 
-def load_planned() -> Planned:
+def load_planned() -> Loaded:
   """PLAN.md's studies with their kept rows. It reads each folder's once."""
   planned_ones = plan()
   by_folder = {study.folder: study for study in planned_ones.values()}
@@ -132,16 +132,16 @@ def answer(
   return Answer(outcome, rows_of)
 
 
-def family(name: str, kept_ones: Planned) -> list[Compared]:
+def family(name: str, loaded: Loaded) -> list[Compared]:
   """What PLAN.md adjusts together with a study's own, of the rows kept."""
   if name not in SIZES:
     return []
   outcome, relatives = outcomes.OUTCOMES["scaled_loss"], []
   for other in ("schedules", *SIZES):
-    study, found = kept_ones[other]
+    study, found = loaded[other]
     pair = study.pairs[-1]
     if other != name and has(found, pair):
-      relatives.append(outcomes.compare(found, outcome, [pair])[pair])
+      relatives.append(outcomes.compare_pair(found, outcome, pair))
   return relatives
 
 
@@ -177,12 +177,8 @@ def plan() -> dict[str, config.Study]:
 
 def is_complete(study: config.Study, found: Results) -> bool:
   """Whether every run has ended: with rows of all images, or diverged."""
-  diverged = {key[:2] for key in found.rows if key[-1] == "diverged"}
-  images = study.datasets(study.config.epochs)
-  return all(
-    (method.name, seed) in diverged or found.has([method.name], [seed], images)
-    for method, seed in study.runs
-  )
+  keys = {(study.config.hash, *key) for key in found.rows}
+  return not any(map(rows.Missing(study, keys), study.runs))
 
 
 def planned(name: str) -> str | None:
@@ -279,10 +275,10 @@ def write(folder: pathlib.Path) -> str:
 
 def make_kept() -> Iterator[tuple[str, Page]]:
   """A page for each planned study that is complete and has pairs."""
-  kept_ones = load_planned()
-  for name, (study, found) in kept_ones.items():
+  loaded = load_planned()
+  for name, (study, found) in loaded.items():
     if is_complete(study, found) and has(found, pairs(study)[0]):
-      yield name, make(study, found, family(name, kept_ones))
+      yield name, make(study, found, family(name, loaded))
 
 
 def write_kept(output: pathlib.Path | None = None) -> list[pathlib.Path]:

@@ -577,7 +577,7 @@ def test_folder_that_can_not_be_written(tmp_path, monkeypatch, capsys):
 
 
 def groups(study, folder, **options):
-  missing = rows.Missing(study, rows.Rows(folder / "rows.jsonl"))
+  missing = rows.Missing(study, rows.Rows(folder / "rows.jsonl").keys)
   mesh = train.make_mesh(devices=jax.devices()[:1])
   return list(
     runner.make_groups(study, folder, missing, mesh, group.Options(**options))
