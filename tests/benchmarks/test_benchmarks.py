@@ -91,9 +91,8 @@ def test_decoders_are_the_same():
   assert tokens.shape == (8, 1025)
 
 
-@pytest.mark.parametrize(
-  "alone", [False, pytest.param(True, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [False, True])
 def test_training_steps_have_no_floor(alone):
   model = training.Decoder(depth=1, width=8, heads=2, tokens=9, context=4)
   problem = functools.partial(training.decoder, 2, model)

@@ -382,6 +382,7 @@ def flip(path):
   path.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_damaged_checkpoints(tmp_path, events):
   """The one before is gone on with, or the start; it ends in the same bits."""
   study = tiny.STUDY.override(
