@@ -15,6 +15,7 @@ from experiments.report.page import Page, markdown
 from experiments.report.results import Results
 from experiments.studies import (
   extended,
+  masked,
   schedules,
   table1,
   wide,
@@ -34,6 +35,13 @@ DESCRIBED = {
   ),
 }
 CONSTANT, COSINE = schedules.STUDY.pairs
+# ⊥Grad on some parameters, of less strength, or not all of the time.
+LESS = (
+  f"{COSINE[1]}_head",
+  f"{COSINE[1]}_norms",
+  "strength_0.75",
+  "ramped_in",
+)
 # What ⊥Grad adds to a training step of ResNet-18: benchmarks/results/.
 COST = 1.04
 ENSEMBLE = 5
@@ -69,12 +77,13 @@ def make() -> Page:
     "cosine": by_outcome(found, COSINE),
     "few_images": by_outcome(results["data_1_percent"], COSINE),
     "all_images": by_outcome(results["data_100_percent"], COSINE),
-    "parts": {
-      part: outcomes.compare_pair(
-        found, LOSS, (COSINE[0], f"{COSINE[1]}_{part}")
+    "less": {
+      name.removeprefix(f"{whole}_"): outcomes.compare_pair(
+        found, LOSS, (plain, name)
       )
-      for part in ("head", "norms")
+      for name in LESS
     },
+    "masked": by_outcome(found, masked.STUDY.pairs[0]),
     **replicated(),
     "ensembles": {
       name: ensembles(results[name]) for name in ("schedules", *study.SIZES)

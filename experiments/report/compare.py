@@ -153,15 +153,17 @@ def paired_table(
 
 
 def provenance(found: Results, study: str) -> dict[str, Any]:
-  """The device, versions and minutes of a study."""
+  """The device, versions, commits and minutes of a study."""
   order = lambda row: (row["time"], row["wall_time"])
   rows = sorted(found.of_study(study), key=order)
   # wall_time restarts with each group of runs, and when a study is resumed.
   clock = [row["wall_time"] for row in rows]
   pairs = zip(clock, [*clock[1:], 0.0], strict=True)
   seconds = round(sum(now for now, then in pairs if then < now))
+  commits = dict.fromkeys(row["commit"] or "unknown" for row in rows)
   return {
     "study": study,
     "last": rows[-1],
+    "commits": ", ".join(commits),
     "time": f"{seconds // 60}:{seconds % 60:02d}",
   }

@@ -138,8 +138,13 @@ def of_strength(found: Results) -> dict[str, Any]:
     )
     for value, name in sorted(constant.items())
   }
-  advice = [value for value, fit in fits.items() if fit]
-  return {"best": best, "advice": advice[0] if advice else None}
+  trend = {
+    value: compare_pair(found, "loss", (COSINE[0], name))
+    for value, name in sorted(constant.items())
+    if value
+  }
+  advice = next((value for value, fit in fits.items() if fit), None)
+  return {"best": best, "advice": advice, "trend": trend}
 
 
 def of_decay(found: Results) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
     python -m experiments run masked
 
-takes one H200 about 3 minutes after `schedules`, whose ⊥Grad it uses. The
-question, and what follows from which answer, is in PLAN.md.
+takes one H200 2:27 after `schedules`, whose ⊥Grad it uses. The question, and
+what follows from which answer, is in PLAN.md.
 """
 
 import dataclasses

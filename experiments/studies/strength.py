@@ -2,7 +2,7 @@
 
     python -m experiments run strength
 
-takes one H200 about 12 minutes after `schedules`, whose SGD and ⊥Grad it uses.
+takes one H200 11:39 after `schedules`, whose SGD and ⊥Grad it uses.
 The question, and what follows from which answer, is in PLAN.md.
 """
 
