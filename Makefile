@@ -11,8 +11,9 @@ export PIP_BUILD_CONSTRAINT = $(PIP_CONSTRAINT)
 REQUIREMENTS ?=
 # Without bytecode, each process spends ten seconds on what it imports.
 unexport PYTHONDONTWRITEBYTECODE
-# Two workers fit two cores and leave each its own JAX.
-PYTEST := $(BIN)/python -m pytest -n 2
+# Two workers fit two cores and leave each its own JAX. Tests of one file share what they
+# have set up and compiled.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-all test-oldest test-tpu test-faults lint types bench dist docs clean

@@ -6,6 +6,7 @@ a recipe, methods, seeds, and the images to evaluate on.
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import json
@@ -66,7 +67,7 @@ class Config:
     """Steps of an epoch. The last step may have fewer images."""
     return -(-10 * self.per_class // self.batch_size)
 
-  @property
+  @functools.cached_property
   def hash(self) -> str:
     content = json.dumps(dataclasses.asdict(self), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]

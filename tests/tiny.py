@@ -8,6 +8,9 @@ import os
 import pathlib
 import sys
 
+import pytest
+
+from experiments import cifar
 from experiments.config import ORTHOGRAD, SGD, Config, Run, Study
 from experiments.engine import models
 
@@ -33,7 +36,25 @@ STUDY = Study(
   corrupted_at=(2,),
   diagnostics=True,
 )
+TEST_IMAGES = 200
 RUNS = [Run(method, seed) for seed in (0, 1) for method in (SGD, ORTHOGRAD)]
+
+
+@functools.cache
+def sample() -> cifar.Cifar10:
+  """The sample, without most of its test images."""
+  whole = cifar.load_sample()
+  return whole._replace(
+    test_images=whole.test_images[:TEST_IMAGES],
+    test_labels=whole.test_labels[:TEST_IMAGES],
+  )
+
+
+def use(patch: pytest.MonkeyPatch) -> None:
+  """Makes the network and the smaller sample known."""
+  fewer = sample()
+  patch.setitem(models.MODELS, "small", MODEL)
+  patch.setattr(cifar, "load_sample", lambda: fewer)
 
 
 def main(folder: str, process: str = "0", port: str | None = None) -> None:
@@ -41,7 +62,7 @@ def main(folder: str, process: str = "0", port: str | None = None) -> None:
 
   from experiments.engine import group, runner
 
-  models.MODELS["small"] = MODEL
+  use(pytest.MonkeyPatch())
   if port is not None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(process))

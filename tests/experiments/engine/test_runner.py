@@ -22,13 +22,12 @@ import scipy.special
 import tiny
 
 from experiments import __main__ as command
-from experiments import config
+from experiments import cifar, config
 from experiments.cifar import cache
 from experiments.config import METHODS, ORTHOGRAD, SGD, Run
 from experiments.engine import (
   evaluate,
   group,
-  models,
   progress,
   rows,
   runner,
@@ -40,8 +39,8 @@ TESTS = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def tiny_model(monkeypatch):
-  monkeypatch.setitem(models.MODELS, "small", tiny.MODEL)
+def use_tiny(monkeypatch):
+  tiny.use(monkeypatch)
 
 
 def launch(folder, cache_dir, *args, **variables):
@@ -108,7 +107,7 @@ def made(tmp_path_factory):
   """A study's folder that was made in this process."""
   folder = tmp_path_factory.mktemp("made")
   with pytest.MonkeyPatch.context() as patch:
-    patch.setitem(models.MODELS, "small", tiny.MODEL)
+    tiny.use(patch)
     engine, _, evaluator = shared_programs()
     patch.setattr(train, "Engine", lambda *_, **__: engine)
     patch.setattr(evaluate, "Evaluator", lambda _: evaluator)
@@ -427,8 +426,8 @@ def test_a_run_that_diverges(tmp_path, monkeypatch, events):
   runner.run_study(study, tmp_path, say=said.append)
   assert "4 of 4 runs are there already" in said[-2]
   logits = np.load(tmp_path / "logits" / "sgd-1-4-clean.npy")
-  assert logits.shape == (1000, 10) and logits.dtype == np.float32
-  labels = cache.load_sample().test_labels
+  assert logits.shape == (tiny.TEST_IMAGES, 10) and logits.dtype == np.float32
+  labels = cifar.load_sample().test_labels
   top1 = 100 * np.mean(np.argmax(logits, axis=1) == labels)
   (row,) = (
     row for row in others if rows.key(row)[1:] == ("sgd", 1, 4, "clean")
@@ -468,7 +467,7 @@ def test_ensembles(tmp_path, events):
       for seed in (0, 1)
     ]
     p = np.mean(scipy.special.softmax(logits, axis=2), axis=0)
-    labels = cache.load_sample().test_labels
+    labels = cifar.load_sample().test_labels
     loss = -np.mean(np.log(p[np.arange(len(p)), labels]))
     top1 = 100 * np.mean(np.argmax(p, axis=1) == labels)
     assert pooled["metrics"]["loss"] == pytest.approx(loss, rel=1e-5)
