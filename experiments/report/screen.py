@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.config import Study
-from experiments.report import kept, paper, study
+from experiments.report import kept, paper, plan, study
 from experiments.report.compare import SEVERITIES, provenance
 from experiments.report.formats import method_name
 from experiments.report.page import Page, markdown
@@ -84,7 +84,7 @@ def make(results: Iterable[tuple[Study, Results]]) -> Page:
     "paper": {"accuracy": ACCURACY, "ece": ECE},
     "candidates": lines,
     "matches": [line.name for line in lines if line.matches],
-    "plan": study.planned(extended_screen.STUDY.name),
+    "plan": plan.section(extended_screen.STUDY.name),
     "runs": [provenance(found, it.name) for it, found in results],
   }
   return Page(markdown("extended_screen.md", facts), {})

@@ -4,20 +4,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import pathlib
-import re
 from typing import Any
 
 import numpy as np
 
 from experiments import config
 from experiments.engine import rows
-from experiments.report import conclusions, figures, kept, outcomes
+from experiments.report import conclusions, figures, kept, outcomes, plan
 from experiments.report.compare import Compared, adjust, provenance
 from experiments.report.formats import method_name
 from experiments.report.page import Page, markdown, render
 from experiments.report.results import Results
 
-PLAN = pathlib.Path(__file__).parents[1] / "PLAN.md"
 PANELS = {
   "loss in training": ("train", "loss"),
   "loss on the test set": ("clean", "loss"),
@@ -58,14 +56,14 @@ def sharing(study: config.Study) -> list[str]:
 
 def load_planned() -> Loaded:
   """PLAN.md's studies with their kept rows. It reads each folder's once."""
-  planned_ones = plan()
-  by_folder = {study.folder: study for study in planned_ones.values()}
+  planned = plan.studies()
+  by_folder = {study.folder: study for study in planned.values()}
   kept_rows = {
     folder: kept.load(sharing(study)) for folder, study in by_folder.items()
   }
   return {
     name: (study, Results(kept_rows[study.folder], study.config))
-    for name, study in planned_ones.items()
+    for name, study in planned.items()
   }
 
 
@@ -169,28 +167,10 @@ def means(names: Iterable[str], found: Results) -> dict[str, Any]:
   return {"methods": methods, "columns": columns}
 
 
-def plan() -> dict[str, config.Study]:
-  """The studies that PLAN.md has a section for, by name."""
-  known = config.studies()
-  return {name: of for name, (of, _) in known.items() if planned(name)}
-
-
 def is_complete(study: config.Study, found: Results) -> bool:
   """Whether every run has ended: with rows of all images, or diverged."""
   keys = {(study.config.hash, *key) for key in found.rows}
   return not any(map(rows.Missing(study, keys), study.runs))
-
-
-def planned(name: str) -> str | None:
-  """What PLAN.md says of a study, under a heading that names it."""
-  sections = re.split(
-    r"^## (?=\d)", PLAN.read_text("utf-8"), flags=re.MULTILINE
-  )
-  for section in sections[1:]:
-    heading, _, text = section.partition("\n")
-    if f"`{name}`" in heading:
-      return text.partition("\n## ")[0].strip()
-  return None
 
 
 def settings_of(methods: Iterable[config.Method]) -> dict[str, dict[str, Any]]:
@@ -236,7 +216,7 @@ def make(
     "conclusion": conclude and is_complete(study, found) and conclude(found),
     "others": others(study, found, list(its.rows)),
     "means": means(study.optimizers, found),
-    "plan": planned(study.name),
+    "plan": plan.section(study.name),
     "diagrams": len(ended) <= MOST_DIAGRAMS,
     "followed": followed and len(epochs) > 1,
     "family": bool(family),

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from experiments import config, report
+from experiments import report
 from experiments.engine.rows import RowsError
 from experiments.report import kept as kept_rows
-from experiments.report import outcomes, study
+from experiments.report import outcomes, plan, study
 from experiments.report.compare import CORRUPTED, Compared
 from experiments.report.results import Results
 from experiments.studies import corruption_confirmation, schedules, table1
@@ -145,10 +145,11 @@ def test_a_study_may_have_another_outcome():
 
 
 def test_what_is_planned():
-  names = [n for n in config.studies() if study.planned(n)]
-  assert {"schedules", "where", "data_1_percent", "wide_cosine"} <= set(names)
-  assert not {"quick", "table1", "confirmation", "pilot_rates"} & set(names)
-  assert "## " not in study.planned("schedules")
+  names = set(plan.studies())
+  assert {"schedules", "where", "data_1_percent", "wide_cosine"} <= names
+  assert not {"quick", "table1", "confirmation", "pilot_rates"} & names
+  assert plan.section("schedules").startswith("**Question.** Does ⊥Grad help")
+  assert "## " not in plan.section("schedules")
 
 
 def test_page_and_table(kept, tmp_path):
