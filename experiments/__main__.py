@@ -240,12 +240,8 @@ def report_(args: argparse.Namespace) -> None:
   from experiments import report
 
   if args.folder is None:
-    print(report.write_replication(args.output))
-    paths = report.write_kept_studies(args.output)
-    for path in filter(None, [*paths, report.write_screen(args.output)]):
+    for path in report.write_pages(args.output):
       print(f"Wrote {path}.")
-    print(report.write_grokking(args.output))
-    print(f"Wrote {report.write_answer(args.output)}.")
   elif args.output is not None:
     raise UserError(
       f"--output is {args.output}, but a study's page is written to the "

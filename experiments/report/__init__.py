@@ -3,17 +3,14 @@
 Each module computes the facts of the template of its name, in `templates/`.
 """
 
-from experiments.report.answer import write as write_answer
 from experiments.report.folder import check as check_folder
 from experiments.report.folder import left_out as left_out
 from experiments.report.folder import next_step as next_step
 from experiments.report.grokking import write as write_grokking
 from experiments.report.kept import keep as keep
-from experiments.report.replication import write as write_replication
-from experiments.report.screen import write as write_screen
+from experiments.report.pages import write as write_pages
 from experiments.report.study import show as show
 from experiments.report.study import write as write_study
-from experiments.report.study import write_kept as write_kept_studies
 
 __all__ = [
   "check_folder",
@@ -21,10 +18,7 @@ __all__ = [
   "left_out",
   "next_step",
   "show",
-  "write_answer",
   "write_grokking",
-  "write_kept_studies",
-  "write_replication",
-  "write_screen",
+  "write_pages",
   "write_study",
 ]

@@ -3,12 +3,11 @@
 Its words are in `templates/answer.md`, its numbers from the rows that are kept.
 """
 
-import pathlib
 from typing import Any
 
 import numpy as np
 
-from experiments.report import kept, outcomes, replication, study, temperature
+from experiments.report import outcomes, replication, study, temperature
 from experiments.report.compare import CORRUPTED
 from experiments.report.formats import method_name
 from experiments.report.page import Page, markdown
@@ -49,20 +48,8 @@ ENSEMBLE = 5
 NO_PAGE = "extended_screen_batch"
 
 
-def write(output: pathlib.Path | None = None) -> pathlib.Path:
-  """Writes the page, `README.md`, into the folder of the kept rows.
-
-  Args:
-    output: another folder.
-  """
-  path = (output or kept.FOLDER) / "README.md"
-  make().write_markdown(path)
-  return path
-
-
-def make() -> Page:
-  """The page."""
-  planned = study.load_planned()
+def make(planned: study.Loaded) -> Page:
+  """The page, of :func:`study.load_planned`."""
   results = {name: found for name, (_, found) in planned.items()}
   found = results["schedules"]
   is_kept = {name: study.is_complete(*of) for name, of in planned.items()}

@@ -1,6 +1,6 @@
 """The page of study 11, grokking: when AdamW and ⊥AdamW generalize."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import datetime
 import pathlib
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import scipy.stats
 from experiments import grokking
 from experiments.engine.rows import RowsError
 from experiments.grokking import ADAMW, ARMS, ORTHOGRAD, Arm, Recipe
-from experiments.report import kept
+from experiments.report import kept, plan
 from experiments.report.compare import LEVEL
 from experiments.report.page import Page, markdown
 from orthograd_optax import plots, stats
@@ -19,33 +19,26 @@ from orthograd_optax import plots, stats
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
 
-PLAN = pathlib.Path(__file__).parents[1] / "PLAN.md"
 DECAYED = ARMS[2]  # AdamW with the weight decay that the pilot chose
 Rows = Sequence[Mapping[str, Any]]
 
 
-def write(
-  output: pathlib.Path | None = None,
-  rows: Rows | None = None,
-  recipe: Recipe | None = None,
-) -> str:
-  """Writes `grokking.md` and its picture.
-
-  Args:
-    output: the folder to write to; by default that of the kept rows.
-    rows: the results; by default the kept rows.
-    recipe: of these rows; by default the plan's.
+def write(output: pathlib.Path, rows: Rows, recipe: Recipe) -> str:
+  """Writes `grokking.md` and its picture into a folder.
 
   Returns:
     The verdict, and where the page is.
   """
-  path = (output or kept.FOLDER) / "grokking.md"
-  rows = kept.load(grokking.STUDIES) if rows is None else rows
-  if not any(row["study"] == grokking.STUDY for row in rows):
-    return "There are no rows of grokking, and so no page of it."
-  its = facts(rows, recipe or Recipe())
+  path, its = output / "grokking.md", facts(rows, recipe)
   make(its).write_markdown(path)
   return f"{its['verdict']}\n\nWrote {path}."
+
+
+def make_kept() -> Iterator[tuple[str, Page]]:
+  """The page of the rows that are kept, if there are any."""
+  rows = kept.load(grokking.STUDIES)
+  if any(row["study"] == grokking.STUDY for row in rows):
+    yield grokking.STUDY, make(facts(rows, Recipe()))
 
 
 def make(its: Mapping[str, Any]) -> Page:
@@ -97,7 +90,7 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
     **conclude(goal, recipe.steps),
     "tuned": grokking.TUNED,
     "pilot": grokking.pilot_steps(rows, recipe),
-    "plan": plan(),
+    "plan": quoted_plan(),
     "row": found[DECAYED.key, seeds[-1], recipe.steps],
     "minutes": _minutes(list(found.values())),
   }
@@ -139,10 +132,10 @@ def name(arm: Arm) -> str:
   return text + decay
 
 
-def plan() -> str:
+def quoted_plan() -> str:
   """The section of the plan, as a quotation."""
-  text = PLAN.read_text("utf-8").split("## 11. `grokking`")[1].split("\n## ")[0]
-  paragraphs = [" ".join(part.split()) for part in text.strip().split("\n\n")]
+  text = plan.section(grokking.STUDY) or ""
+  paragraphs = [" ".join(part.split()) for part in text.split("\n\n")]
   return "\n\n".join(f"> {part}" for part in paragraphs)
 
 

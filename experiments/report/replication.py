@@ -4,8 +4,6 @@
 """
 
 from collections.abc import Mapping, Sequence
-import functools
-import pathlib
 from typing import Any
 
 from experiments.config import Config, Study
@@ -60,33 +58,6 @@ def load() -> tuple[Rows, Rows]:
   )
 
 
-def write(output: pathlib.Path | None = None) -> str:
-  """Writes both pages as Markdown with pictures, and as one `report.html`.
-
-  Args:
-    output: the folder; by default that of the kept rows.
-
-  Returns:
-    Where they are.
-  """
-  output = output or kept.FOLDER
-  pages = make(*load())
-  output.mkdir(parents=True, exist_ok=True)
-  for name, page in pages.items():
-    page.write_markdown(output / f"{name}.md")
-  whole(pages).write_html(output / "report.html")
-  names = ", ".join(f"{name}.md" for name in pages)
-  return f"Wrote {names} and report.html to {output}."
-
-
-def whole(pages: dict[str, Page]) -> Page:
-  """All pages as one."""
-  drawings = {}
-  for page in pages.values():
-    drawings |= page.drawings
-  return Page("\n\n".join(p.markdown for p in pages.values()), drawings)
-
-
 def make(rows: Rows, former_rows: Rows) -> dict[str, Page]:
   """The pages, by name."""
   by_config = {s.config: Results(rows, s.config) for s in STUDIES}
@@ -117,7 +88,6 @@ def make(rows: Rows, former_rows: Rows) -> dict[str, Page]:
     | extended.drawings(longer)
     | on_the_way(short, wider, longer)
   )
-  drawings = {name: functools.cache(draw) for name, draw in drawings.items()}
   return {name: Page(markdown(f"{name}.md", facts), drawings) for name in PAGES}
 
 

@@ -3,14 +3,13 @@
 One seed of each candidate, so no page of pairs: see PLAN.md.
 """
 
-from collections.abc import Iterable
-import pathlib
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments.config import Study
-from experiments.report import kept, paper, plan, study
+from experiments.report import paper, plan, study
 from experiments.report.compare import SEVERITIES, provenance
 from experiments.report.formats import method_name
 from experiments.report.page import Page, markdown
@@ -62,18 +61,11 @@ def candidates(it: Study, found: Results) -> Iterable[Candidate]:
     )
 
 
-def write(output: pathlib.Path | None = None) -> pathlib.Path | None:
-  """Writes the page, if all candidates are among the rows that are kept.
-
-  Args:
-    output: the folder; by default that of the kept rows.
-  """
+def make_kept() -> Iterator[tuple[str, Page]]:
+  """The page, if all candidates are among the rows that are kept."""
   results = [(it, study.load_kept(it)) for it in STUDIES]
-  if not all(of.has(it.optimizers, [it.first_seed]) for it, of in results):
-    return None
-  path = (output or kept.FOLDER) / f"{extended_screen.STUDY.name}.md"
-  make(results).write_markdown(path)
-  return path
+  if all(of.has(it.optimizers, [it.first_seed]) for it, of in results):
+    yield extended_screen.STUDY.name, make(results)
 
 
 def make(results: Iterable[tuple[Study, Results]]) -> Page:

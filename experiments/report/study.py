@@ -253,28 +253,11 @@ def write(folder: pathlib.Path) -> str:
   return "\n\n".join([*said, f"The page: {path}"])
 
 
-def make_kept() -> Iterator[tuple[str, Page]]:
+def make_kept(loaded: Loaded) -> Iterator[tuple[str, Page]]:
   """A page for each planned study that is complete and has pairs."""
-  loaded = load_planned()
   for name, (study, found) in loaded.items():
     if is_complete(study, found) and has(found, pairs(study)[0]):
       yield name, make(study, found, family(name, loaded))
-
-
-def write_kept(output: pathlib.Path | None = None) -> list[pathlib.Path]:
-  """Writes the pages of :func:`make_kept`.
-
-  Args:
-    output: the folder; by default that of the kept rows.
-
-  Returns:
-    The pages.
-  """
-  output, paths = output or kept.FOLDER, []
-  for name, page in make_kept():
-    paths.append(output / f"{name}.md")
-    page.write_markdown(paths[-1])
-  return paths
 
 
 def show(folder: pathlib.Path) -> str:
