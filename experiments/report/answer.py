@@ -40,6 +40,7 @@ LESS = (
   f"{COSINE[1]}_norms",
   "strength_0.75",
   "ramped_in",
+  "ramped_out",
 )
 # What ⊥Grad adds to a training step of ResNet-18: benchmarks/results/.
 COST = 1.04

@@ -118,7 +118,10 @@ def of_masked(found: Results) -> dict[str, Any]:
   """Whether masking makes no difference that matters."""
   (pair,) = masked.STUDY.pairs
   rows = compare_both(found, pair)
-  return rows | {"same": all(is_small(row, MATTERS) for row in rows.values())}
+  return rows | {
+    "same": all(is_small(row, MATTERS) for row in rows.values()),
+    "corrupted_loss": compare_pair(found, "corrupted_loss", pair),
+  }
 
 
 def of_strength(found: Results) -> dict[str, Any]:
@@ -143,8 +146,12 @@ def of_strength(found: Results) -> dict[str, Any]:
     for value, name in sorted(constant.items())
     if value
   }
-  advice = next((value for value, fit in fits.items() if fit), None)
-  return {"best": best, "advice": advice, "trend": trend}
+  after_t = compare(found, "scaled_loss", strength.STUDY.pairs).values()
+  return {
+    "advice": next((value for value, fit in fits.items() if fit), None),
+    "trend": trend,
+    "same_after_t": all(is_small(row, MATTERS) for row in after_t),
+  }
 
 
 def of_decay(found: Results) -> dict[str, Any]:

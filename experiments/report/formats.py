@@ -71,6 +71,7 @@ DIGITS = {
   "entropy": 4,
   "max_softmax": 4,
   "confidence_correlation": 3,
+  "wrong_confidence": 3,
 }
 
 
