@@ -56,6 +56,7 @@ def test_sharded_transformer(tmp_path):
   assert losses[-1] < 0.8 * losses[0] and gathered <= 64
 
 
+@pytest.mark.slow
 def test_diagnose(tmp_path, capsys):
   table, change = run("diagnose", tmp_path, steps=5)
   assert "so mask: Conv_0/kernel\n" in capsys.readouterr().out

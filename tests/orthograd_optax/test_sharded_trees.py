@@ -195,7 +195,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.mostly_slow(5)
+@pytest.mark.mostly_slow(9)
 @pytest.mark.parametrize(
   "place, options",
   [

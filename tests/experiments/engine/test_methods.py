@@ -107,6 +107,7 @@ def test_the_head_decays_apart():
     )
 
 
+@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize(
   "name", ["sgd", "orthograd_global", "adamw", "lion", "muon", "sgdp"]
 )

@@ -189,7 +189,11 @@ def test_init_of_layers():
 
 @pytest.mark.parametrize(
   "name",
-  ["resnet18", pytest.param("wrn28_10", marks=pytest.mark.slow), "small"],
+  [
+    "small",
+    pytest.param("resnet18", marks=pytest.mark.slow),
+    pytest.param("wrn28_10", marks=pytest.mark.slow),
+  ],
 )
 def test_init(name):
   """All weights at once have the distributions that the layers ask for."""
@@ -229,6 +233,7 @@ def test_a_scale_of_a_kernel_before_batch_norm_does_not_count():
   assert np.abs(scaled("Conv_2") - before).max() > 0.05
 
 
+@pytest.mark.mostly_slow(4)
 @pytest.mark.parametrize(
   "stride, dtype", [(1, "float32"), (2, "float32"), (1, "bfloat16")]
 )
