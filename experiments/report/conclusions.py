@@ -141,16 +141,11 @@ def of_strength(found: Results) -> dict[str, Any]:
     )
     for value, name in sorted(constant.items())
   }
-  trend = {
-    value: compare_pair(found, "loss", (COSINE[0], name))
-    for value, name in sorted(constant.items())
-    if value
-  }
-  after_t = compare(found, "scaled_loss", strength.STUDY.pairs).values()
+  after_t, losses = (compare(found, it, strength.STUDY.pairs) for it in BOTH)
   return {
     "advice": next((value for value, fit in fits.items() if fit), None),
-    "trend": trend,
-    "same_after_t": all(is_small(row, MATTERS) for row in after_t),
+    "trend": {x: losses[COSINE[0], constant[x]] for x in fits if x},
+    "same_after_t": all(is_small(row, MATTERS) for row in after_t.values()),
   }
 
 

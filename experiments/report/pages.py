@@ -13,7 +13,7 @@ def make() -> Iterator[tuple[str, Page]]:
   yield from replication.make(*replication.load()).items()
   planned = studies.load_planned()
   yield from studies.make_kept(planned)
-  yield from screen.make_kept()
+  yield from screen.make_kept(planned)
   yield from grokking.make_kept()
   yield "README", answer.make(planned)
 

@@ -61,9 +61,9 @@ def candidates(it: Study, found: Results) -> Iterable[Candidate]:
     )
 
 
-def make_kept() -> Iterator[tuple[str, Page]]:
+def make_kept(loaded: study.Loaded) -> Iterator[tuple[str, Page]]:
   """The page, if all candidates are among the rows that are kept."""
-  results = [(it, study.load_kept(it)) for it in STUDIES]
+  results = [loaded[it.name] for it in STUDIES]
   if all(of.has(it.optimizers, [it.first_seed]) for it, of in results):
     yield extended_screen.STUDY.name, make(results)
 

@@ -43,11 +43,6 @@ def load(folder: pathlib.Path) -> tuple[config.Study, Results]:
   return study, found
 
 
-def load_kept(study: config.Study) -> Results:
-  """The rows that are kept of a study, and of those that share its models."""
-  return Results(kept.load(sharing(study)), study.config)
-
-
 def sharing(study: config.Study) -> list[str]:
   """The studies of one folder."""
   known = {name: other for name, (other, _) in config.studies().items()}

@@ -145,6 +145,11 @@ def test_too_few_seeds():
     page.facts(rows, grokking.Recipe())
 
 
+def test_no_page_without_rows(monkeypatch):
+  monkeypatch.setattr(kept, "load", lambda _: [])
+  assert not list(page.make_kept())
+
+
 def test_missing_number():
   rows = made(goals(SOON, LATE))
   rows[9]["metrics"]["loss"] = None  # diverged, at the end
