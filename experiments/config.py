@@ -241,6 +241,11 @@ class Run(NamedTuple):
   seed: int
 
 
+def ensemble(method: str, size: int) -> str:
+  """What rows call the ensembles of a method's runs."""
+  return f"{method} ensemble of {size}"
+
+
 # Fields of a study that the command line can't set by their names.
 FIXED = ("name", "config", "methods", "pairs", "models_of")
 
@@ -253,8 +258,8 @@ class Study:
     name: of its file in `studies/`.
     config: the recipe of all runs.
     methods: to compare.
-    pairs: names of methods to compare in pairs, the second less the first; by
-      default the first two.
+    pairs: names of methods, or of their ensembles, to compare in pairs, the
+      second less the first; by default the first two methods.
     outcome: the primary outcome, of `report/outcomes.py`.
     seeds: number of seeds, each of which every method is run with.
     first_seed: the first of them.
@@ -297,10 +302,10 @@ class Study:
       method.check()
     check_distinct("optimizers", self.optimizers)
     for name in {name for pair in self.pairs for name in pair}:
-      if name not in self.optimizers:
+      if name not in (known := self.optimizers + self.pooled):
         raise ConfigError(
           f"pairs has {name!r}, but must name methods of the study: "
-          f"{', '.join(self.optimizers)}."
+          f"{', '.join(known)}."
         )
     if self.corrupted_at and max(self.corrupted_at) > self.config.epochs:
       raise ConfigError(
@@ -312,6 +317,15 @@ class Study:
   def optimizers(self) -> tuple[str, ...]:
     """The names of its methods, as in rows and on the command line."""
     return tuple(method.name for method in self.methods)
+
+  @property
+  def pooled(self) -> tuple[str, ...]:
+    """The names of its methods' ensembles, likewise."""
+    return tuple(
+      ensemble(name, size)
+      for size in self.ensembles
+      for name in self.optimizers
+    )
 
   @property
   def folder(self) -> pathlib.Path:

@@ -14,7 +14,7 @@ from jax.experimental import multihost_utils
 import numpy as np
 
 from experiments import cifar
-from experiments.config import Method, Run, Study
+from experiments.config import Method, Run, Study, ensemble
 from experiments.engine import evaluate, train
 from experiments.engine.checkpoints import Checkpoints, remove_damaged
 from experiments.engine.progress import Eta
@@ -254,7 +254,7 @@ class Group:
       mine = [i for i, run in enumerate(self.runs) if run.method == method]
       for start in range(0, len(mine), max(sizes, default=1)):
         found += [
-          (f"{method.name} ensemble of {n}", tuple(mine[start : start + n]))
+          (ensemble(method.name, n), tuple(mine[start : start + n]))
           for n in sizes
           if start + n <= len(mine)
         ]

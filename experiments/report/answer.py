@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments import config
 from experiments.report import outcomes, replication, study, temperature
 from experiments.report.compare import CORRUPTED
 from experiments.report.formats import method_name
@@ -15,6 +16,8 @@ from experiments.report.results import Results
 from experiments.studies import (
   extended,
   masked,
+  methods,
+  optimizers,
   schedules,
   table1,
   wide,
@@ -45,6 +48,8 @@ LESS = (
 # What ⊥Grad adds to a training step of ResNet-18: benchmarks/results/.
 COST = 1.04
 ENSEMBLE = 5
+ENSEMBLES = tuple(config.ensemble(name, ENSEMBLE) for name in COSINE)
+MIXUP_ENSEMBLES = config.ensemble("mixup", ENSEMBLE)
 # Its results are on the page of `extended_screen`.
 NO_PAGE = "extended_screen_batch"
 
@@ -54,12 +59,9 @@ def make(planned: study.Loaded) -> Page:
   results = {name: found for name, (_, found) in planned.items()}
   found = results["schedules"]
   is_kept = {name: study.is_complete(*of) for name, of in planned.items()}
-  pairs = [COSINE]
-  for name in ("methods", "optimizers"):
-    if is_kept[name]:
-      pairs += [pair for pair in planned[name][0].pairs if pair != COSINE]
-  # One pair alone makes no figure.
-  shown = pairs if len(pairs) > 1 else [CONSTANT, COSINE]
+  pairs = list(methods.STUDY.pairs)
+  if is_kept["optimizers"]:
+    pairs += optimizers.STUDY.pairs
   plain, whole = COSINE
   facts = {
     "cosine": by_outcome(found, COSINE),
@@ -71,18 +73,22 @@ def make(planned: study.Loaded) -> Page:
       )
       for name in LESS
     },
+    "added_to": {
+      pair[0]: by_outcome(found, pair) for pair in methods.STUDY.pairs
+    },
     "masked": by_outcome(found, masked.STUDY.pairs[0]),
     **replicated(),
     "ensembles": {
       name: ensembles(results[name]) for name in ("schedules", *study.SIZES)
     },
+    "mixup_ensembles": outcomes.mean(found, MIXUP_ENSEMBLES),
     "table": table(found, [name for pair in pairs for name in pair]),
     "columns": [outcomes.OUTCOMES[name].label for name in COLUMNS],
     "done": [name for name in is_kept if is_kept[name] and name != NO_PAGE],
     "open": [name for name in is_kept if not is_kept[name]],
   }
   return Page(
-    markdown("answer.md", facts), {"answer": lambda: figure(found, shown)}
+    markdown("answer.md", facts), {"answer": lambda: figure(found, pairs)}
   )
 
 
@@ -108,16 +114,9 @@ def replicated() -> dict[str, Any]:
 def ensembles(found: Results) -> dict[str, list[float]]:
   """The mean of the ensembles, without ⊥Grad and with it, by outcome."""
   return {
-    outcome: [
-      float(np.mean(outcome_of(found, ensemble(name), outcome)))
-      for name in COSINE
-    ]
+    outcome: [outcomes.mean(found, name, outcome) for name in ENSEMBLES]
     for outcome in ("ece", "scaled_loss")
   }
-
-
-def ensemble(name: str) -> str:
-  return f"{name} ensemble of {ENSEMBLE}"
 
 
 def outcome_of(found: Results, name: str, outcome: str) -> np.ndarray:
@@ -129,18 +128,18 @@ def table(found: Results, names: list[str]) -> dict[str, dict[str, Any]]:
   """For each method, and ensembles of the first two, what the table says."""
   lines = {}
   seconds = {name: seconds_per_run(found, name) for name in names}
-  for name in [*names, *map(ensemble, COSINE)]:
-    member = name.removesuffix(f" ensemble of {ENSEMBLE}")
+  members = dict(zip(ENSEMBLES, COSINE, strict=True))
+  for name in [*names, *members]:
+    member = members.get(name, name)
     cost = seconds[member] / seconds[COSINE[0]]
     cost *= COST if member.startswith("orthograd") else 1.0
-    suffix = f", ensemble of {ENSEMBLE}" if name != member else ""
-    lines[method_name(member) + suffix] = {
+    lines[method_name(name)] = {
       "seeds": len(found.seeds([name])),
       "cells": [
         (outcomes.OUTCOMES[outcome].metric, outcome_of(found, name, outcome))
         for outcome in COLUMNS
       ],
-      "cost": cost * (ENSEMBLE if name != member else 1),
+      "cost": cost * (ENSEMBLE if name in members else 1),
     }
   return lines
 
@@ -177,9 +176,7 @@ def _draw_pair(axis, found, pair, outcome, look) -> None:
   x, y = np.mean(accuracy, axis=1), np.mean(loss, axis=1)
   errors = {"xerr": _standard_error(accuracy), "yerr": _standard_error(loss)}
   axis.errorbar(x, y, **errors, ecolor="0.8", elinewidth=1, fmt="none")
-  name = method_name(pair[0])
-  name += ", constant rate" if pair == CONSTANT else ""
-  axis.plot(x, y, **look, label=name)
+  axis.plot(x, y, **look, label=method_name(pair[0]))
   axis.plot(x[0], y[0], **look, markerfacecolor="white")
 
 

@@ -85,7 +85,12 @@ def method_name(method: str) -> str:
     label smoothing
     >>> print(method_name("orthograd_cosine_head"))
     ⊥Grad on the head, cosine
+    >>> print(method_name("orthograd_sam ensemble of 5"))
+    ⊥Grad, SAM, ensemble of 5
   """
+  method, ensemble, size = method.partition(" ensemble of ")
+  if ensemble:
+    return f"{method_name(method)},{ensemble}{size}"
   if method in NAMES:
     return NAMES[method]
   plain = method.removeprefix("orthograd_")

@@ -75,6 +75,11 @@ OUTCOMES = {
 }
 
 
+def mean(found: Results, method: str, outcome: str = "scaled_loss") -> float:
+  """An outcome's mean over the seeds of a method."""
+  return float(np.mean(OUTCOMES[outcome].values(found, method)))
+
+
 def compare(
   found: Results, outcome: Outcome, pairs: Sequence[tuple[str, str]]
 ) -> dict[tuple[str, str], Compared]:

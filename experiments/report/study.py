@@ -180,6 +180,16 @@ def settings_of(methods: Iterable[config.Method]) -> dict[str, dict[str, Any]]:
   return found
 
 
+def runs_of(study: config.Study, found: Results) -> list[str]:
+  """The other studies whose runs it compares."""
+  names = {
+    row["study"]
+    for key, row in found.rows.items()
+    if key[0] in study.optimizers
+  }
+  return sorted(names - {study.name})
+
+
 def make(
   study: config.Study, found: Results, family: Sequence[Compared] = ()
 ) -> Page:
@@ -211,6 +221,7 @@ def make(
     "conclusion": conclude and is_complete(study, found) and conclude(found),
     "others": others(study, found, list(its.rows)),
     "means": means(study.optimizers, found),
+    "ensembles": means(study.pooled, found),
     "plan": plan.section(study.name),
     "diagrams": len(ended) <= MOST_DIAGRAMS,
     "followed": followed and len(epochs) > 1,
@@ -218,6 +229,7 @@ def make(
     "settings": dataclasses.asdict(study.config),
     "methods": settings_of(study.methods),
     "made": found.of_study(study.name) and provenance(found, study.name),
+    "runs_of": runs_of(study, found),
   }
   drawings = {
     f"{study.name}_differences": its.figure,

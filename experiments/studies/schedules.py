@@ -2,9 +2,9 @@
 
     python -m experiments run schedules
 
-takes one H200 12 minutes. Its runs are the baseline of `where`,
-`strength`, `decay`, `methods` and `optimizers`. The question, and what follows
-from which answer, is in PLAN.md.
+takes one H200 12 minutes. Its runs are the baseline of `where`, `masked`,
+`strength`, `decay` and `methods`. The question, and what follows from which
+answer, is in PLAN.md.
 """
 
 import dataclasses

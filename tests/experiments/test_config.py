@@ -120,3 +120,12 @@ def test_pairs_are_of_the_studys_methods(tmp_path):
   assert some.pairs == (("sgd", "orthograd"),)
   with pytest.raises(ConfigError, match="pairs has 'adamw', but must"):
     dataclasses.replace(schedules, pairs=(("sgd", "adamw"),))
+
+
+def test_pairs_may_be_of_ensembles():
+  study = config.load_study("ensembles")
+  assert study.pairs == (
+    ("cosine ensemble of 5", "orthograd_cosine ensemble of 5"),
+  )
+  with pytest.raises(ConfigError, match="pairs has 'cosine ensemble of 5'"):
+    dataclasses.replace(study, ensembles=(2,))

@@ -1,5 +1,7 @@
 """What is concluded from results that are made up, by the rules of PLAN.md."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,12 @@ def results(name, losses, raw=None, spread=0.002, top1=None):
         for dataset in datasets
       ]
   return it, Results(rows, it.config)
+
+
+def page_of(of, found):
+  """The text of a study's page."""
+  found.of_study = lambda _: []  # no commit, no time
+  return study.make(of, found).markdown
 
 
 def test_a_part_carries_the_effect():
@@ -104,16 +112,30 @@ def test_decay():
 @pytest.mark.parametrize(("pair", "word"), [(0.5, None), (0.45, "x")])
 def test_methods(pair, word):
   losses = {"sam": 0.5, "orthograd_sam": pair, "orthograd_mixup": 0.55}
-  _, found = results("methods", losses)
+  losses["orthograd_average"] = 0.7
+  of, found = results("methods", losses)
   it = conclusions.of_methods(found)
   assert (it["single"], it["pair"]) == ("sam", "orthograd_sam")
   assert it["recommended"] == (word and "orthograd_sam")
-  assert "mixup" in it["adds_to"] and "focal" not in it["adds_to"]
+  said = page_of(of, found)
+  adds = r"mixup, -0\.05\d \(.*\)" + (r"; SAM, -0\.05.*" if word else "")
+  assert re.search(rf"^- ⊥Grad adds to: {adds}\.$", said, re.M)
+  assert re.search(r"^- ⊥Grad harms: averaging, \+0\.\d+ \(.*\)\.$", said, re.M)
 
 
 def test_alternatives():
-  _, found = results("alternatives", {"sam": 0.5, "mixup": 0.7})
-  assert conclusions.of_alternatives(found) == {"beaten_by": ["sam"]}
+  of, found = results("alternatives", {"sam": 0.5, "mixup": 0.7})
+  assert conclusions.of_alternatives(found) == {"best": "sam"}
+  said = page_of(of, found)
+  assert re.search(
+    r"^- ⊥Grad is beaten by: SAM, -0\.1\S+ \(.*\)\.$", said, re.M
+  )
+  assert re.search(r"^- ⊥Grad beats: mixup, \+0\.1\S+ \(.*\)\.$", said, re.M)
+
+
+def test_alternatives_may_all_be_equal():
+  said = page_of(*results("alternatives", {}))
+  assert "⊥Grad is beaten by: none of them." in said
 
 
 @pytest.mark.parametrize(
@@ -146,9 +168,7 @@ def test_corruption(better, spread, verdict):
 
 @pytest.mark.parametrize("name", conclusions.CONCLUSIONS)
 def test_pages_state_them(name):
-  it, found = results(name, {})
-  found.of_study = lambda _: []  # no commit, no time
-  page = study.make(it, found).markdown
+  page = page_of(*results(name, {}))
   assert "By the rule that [the plan]" in page
   for line in page.splitlines():
     if line.startswith("|"):
