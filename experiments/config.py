@@ -301,8 +301,9 @@ class Study:
     for method in self.methods:
       method.check()
     check_distinct("optimizers", self.optimizers)
-    for name in {name for pair in self.pairs for name in pair}:
-      if name not in (known := self.optimizers + self.pooled):
+    known = self.optimizers + self.pooled
+    for name in (name for pair in self.pairs for name in pair):
+      if name not in known:
         raise ConfigError(
           f"pairs has {name!r}, but must name methods of the study: "
           f"{', '.join(known)}."
@@ -370,9 +371,7 @@ class Study:
     for setting in settings:
       key, equals, text = setting.partition("=")
       if key == "optimizers" and equals:
-        names = list(filter(None, text.split(",")))
-        mine["methods"] = self._named(names)
-        mine["pairs"] = tuple(p for p in self.pairs if set(p) <= set(names))
+        mine["methods"] = self._named(list(filter(None, text.split(","))))
         continue
       if not equals or key not in known:
         raise ConfigError(
@@ -383,7 +382,10 @@ class Study:
       values[key] = parse(field, text)
     if configs:
       mine["config"] = dataclasses.replace(self.config, **configs)
-    return dataclasses.replace(self, **mine)
+    study = dataclasses.replace(self, **mine, pairs=())
+    known = set(study.optimizers + study.pooled)
+    pairs = tuple(pair for pair in self.pairs if set(pair) <= known)
+    return dataclasses.replace(study, pairs=pairs)
 
   def settings(self) -> dict[str, str]:
     """All that :meth:`override` can set, as text."""

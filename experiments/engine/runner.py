@@ -148,6 +148,23 @@ def make_groups(
       config, runs[0].method, convolutions, mesh
     )
     seeds = max(most // max(map(len, by_seed.values())), 1)  # in a group
-    count = math.ceil(len(by_seed) / seeds)
-    for part in np.array_split(list(by_seed), count):
-      yield [run for seed in part for run in by_seed[int(seed)]]
+    for part in split_seeds(study, list(by_seed), seeds):
+      yield [run for seed in part for run in by_seed[seed]]
+
+
+def split_seeds(study: Study, seeds: list[int], most: int) -> list[list[int]]:
+  """Seeds in even parts of at most so many, which keep ensembles whole."""
+  size = max(study.ensembles, default=1)
+  if most < size and any(set(pair) & set(study.pooled) for pair in study.pairs):
+    raise UserError(
+      f"{study.name} compares ensembles of {size} seeds, which must train "
+      f"together, but only {most} do. Set --group-size to {size} times the "
+      f"number of methods, {len(study.methods)}, or use a larger device."
+    )
+  size = size if size <= most else 1
+  blocks = [seeds[i : i + size] for i in range(0, len(seeds), size)]
+  count = math.ceil(len(blocks) / (most // size))
+  return [
+    [seed for i in part for seed in blocks[i]]
+    for part in np.array_split(np.arange(len(blocks)), count)
+  ]

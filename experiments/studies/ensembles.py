@@ -8,15 +8,15 @@ answer, is in PLAN.md.
 
 import dataclasses
 
+from experiments.config import ensemble
 from experiments.studies import schedules
 from experiments.studies.schedules import COSINE, ORTHOGRAD_COSINE
 
-_alone = dataclasses.replace(
+STUDY = dataclasses.replace(
   schedules.STUDY,
   name="ensembles",
   methods=(COSINE, ORTHOGRAD_COSINE),
-  pairs=(),
+  pairs=((ensemble(COSINE.name, 5), ensemble(ORTHOGRAD_COSINE.name, 5)),),
   seeds=25,
   first_seed=300,
 )
-STUDY = dataclasses.replace(_alone, pairs=(_alone.pooled,))

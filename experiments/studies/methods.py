@@ -2,7 +2,7 @@
 
     python -m experiments run methods
 
-takes one H200 33 minutes after `schedules`, whose SGD and ⊥Grad it uses.
+takes one H200 36 minutes after `schedules`, whose SGD and ⊥Grad it uses.
 The question, and what follows from which answer, is in PLAN.md.
 """
 

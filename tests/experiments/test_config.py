@@ -127,5 +127,9 @@ def test_pairs_may_be_of_ensembles():
   assert study.pairs == (
     ("cosine ensemble of 5", "orthograd_cosine ensemble of 5"),
   )
+  assert study.override(["seeds=5"]).pairs == study.pairs
+  both = study.override(["optimizers=cosine,orthograd_cosine"])
+  assert both.pairs == study.pairs
+  assert not study.override(["ensembles=2"]).pairs
   with pytest.raises(ConfigError, match="pairs has 'cosine ensemble of 5'"):
     dataclasses.replace(study, ensembles=(2,))

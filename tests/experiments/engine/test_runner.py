@@ -770,6 +770,21 @@ def test_groups_of_what_is_left(tmp_path):
     assert all(len(runs) <= max(size, 2) for runs in found)
 
 
+def test_groups_keep_ensembles_whole(tmp_path):
+  study = config.load_study("ensembles")
+  for size, parts in {10: [5] * 5, 19: [5] * 5, 20: [10, 10, 5]}.items():
+    found = groups(study, tmp_path, group_size=size)
+    assert [len(runs) // 2 for runs in found] == parts
+    assert sum(found, []) == study.runs
+  with pytest.raises(UserError, match="compares ensembles of 5 seeds, which"):
+    groups(study, tmp_path, group_size=9)
+  # Where no pair needs them, there are then none.
+  described = config.load_study("schedules").override(["seeds=4"])
+  assert [len(runs) for runs in groups(described, tmp_path, group_size=4)] == [
+    4
+  ] * 4
+
+
 def test_two_at_once(tmp_path):
   study = tiny.STUDY.override(["seeds=1"])
   with runner._locked(tmp_path):
