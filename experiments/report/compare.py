@@ -5,6 +5,7 @@ SGD.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+import datetime
 import functools
 from typing import Any
 
@@ -18,6 +19,7 @@ from orthograd_optax import stats
 
 PAIR = ("sgd", "orthograd")
 LEVEL = 0.05
+SAME_CLOCK = 5  # seconds, since a row's time is rounded
 UNDER_CORRUPTION = tuple(
   m for m in METRICS if m not in ("temperature", "weight_norm")
 )
@@ -152,14 +154,23 @@ def paired_table(
   return stats.compare_table(a, b, paired=True, names=names)
 
 
+def began(row: dict[str, Any]) -> float:
+  """When the clock of a row's wall_time was started."""
+  time = datetime.datetime.fromisoformat(row["time"])
+  return time.timestamp() - row["wall_time"]
+
+
 def provenance(found: Results, study: str) -> dict[str, Any]:
   """The device, versions, commits and minutes of a study."""
-  order = lambda row: (row["time"], row["wall_time"])
-  rows = sorted(found.of_study(study), key=order)
+  rows = sorted(found.of_study(study), key=lambda row: row["time"])
   # wall_time restarts with each group of runs, and when a study is resumed.
-  clock = [row["wall_time"] for row in rows]
-  pairs = zip(clock, [*clock[1:], 0.0], strict=True)
-  seconds = round(sum(now for now, then in pairs if then < now))
+  clocks: list[tuple[float, float]] = []  # when each began, and what it shows
+  for row in sorted(rows, key=began):
+    if not clocks or began(row) - clocks[-1][0] > SAME_CLOCK:
+      clocks.append((began(row), 0.0))
+    start, most = clocks[-1]
+    clocks[-1] = start, max(most, row["wall_time"])
+  seconds = round(sum(most for _, most in clocks))
   commits = dict.fromkeys(row["commit"] or "unknown" for row in rows)
   return {
     "study": study,

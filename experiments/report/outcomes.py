@@ -22,6 +22,7 @@ class Outcome(NamedTuple):
     datasets: the sets of images over which it is the mean.
     sign: 1 if less is better, and -1 if more is.
     matters: the smallest difference that matters to a user, if one is planned.
+    tested: whether the plan tests it in every study.
   """
 
   label: str
@@ -30,12 +31,15 @@ class Outcome(NamedTuple):
   datasets: tuple[str, ...] = ("clean",)
   sign: int = 1
   matters: float | None = None
+  tested: bool = True
 
-  def is_in(self, found: Results, methods: Iterable[str]) -> bool:
-    """Whether there are at least two seeds that have it for all methods."""
+  def is_in(
+    self, found: Results, methods: Iterable[str], least: int = 2
+  ) -> bool:
+    """Whether at least so many seeds have it for all methods."""
     methods = list(methods)
     seeds = found.seeds(methods, self.datasets)
-    return len(seeds) > 1 and all(
+    return len(seeds) >= least and all(
       row.get(self.part, {}).get(self.metric) is not None
       for method in methods
       for rows in found.get(method, seeds, self.datasets)
@@ -64,7 +68,13 @@ OUTCOMES = {
   ),
   "accuracy": Outcome("accuracy, %", "top1", sign=-1, matters=0.5),
   "corrupted_accuracy": Outcome(
-    "corrupted accuracy, %", "top1", "metrics", tuple(CORRUPTED), -1, 0.5
+    "corrupted accuracy, %",
+    "top1",
+    "metrics",
+    tuple(CORRUPTED),
+    -1,
+    matters=0.5,
+    tested=False,
   ),
   "loss": Outcome("loss", "loss"),
   "ece": Outcome("ECE", "ece"),

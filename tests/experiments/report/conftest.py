@@ -3,7 +3,12 @@
 import pytest
 from reading import Runs
 
-from experiments.report import replication
+from experiments.report import replication, study
+
+
+@pytest.fixture(scope="session")
+def planned():
+  return study.load_planned()
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from experiments.report import answer, formats, kept, study
+from experiments.report import answer, formats, kept, outcomes, study
 
 
 @pytest.fixture(scope="module")
-def page():
-  return answer.make(study.load_planned())
+def page(planned):
+  return answer.make(planned)
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +66,50 @@ def test_table(page, values):
     assert cost == (1.0 if method == "cosine" else answer.COST)
 
 
-def test_readme_says_the_same(page):
+def line_of(name, pair):
+  """A pair's line among the other outcomes on a study's page."""
+  page = (kept.FOLDER / f"{name}.md").read_text("utf-8")
+  (line,) = (
+    line
+    for line in page.partition("## The other outcomes")[2].splitlines()
+    if line.startswith(f"| {pair} |")
+  )
+  return line.split("|")
+
+
+def test_words(planned):
+  """What the page and the guides say in words, beside the numbers."""
+  of, found = planned["methods"]
+  loss = {name: outcomes.mean(found, name, "loss") for name in of.optimizers}
+  plain = {name: loss[name] for name, _ in of.pairs}
+  assert min(plain, key=plain.get) == "mixup"
+  assert min(loss, key=loss.get) == "orthograd_sam"
+  table = answer.table(found, list(of.optimizers))
+  assert 1.9 < table["SAM"]["cost"] < 2.1 > 1.1 > table["mixup"]["cost"]
+  after_t = study.answer(of, found).verdicts
+  assert [pair[0] for pair in after_t if "helps" in after_t[pair]] == [
+    "label_smoothing"
+  ]
+  assert after_t["label_smoothing", "orthograd_label_smoothing"].endswith(
+    "less than matters"
+  )
+  assert [pair[0] for pair in after_t if "harms" in after_t[pair]] == [
+    "average"
+  ]
+  without_t = study.others(of, found, of.pairs)["loss"]
+  assert [a for (a, _), row in without_t.items() if not row.differs] == [
+    "mixup"
+  ]
+  cosine = "⊥Grad, cosine − SGD, cosine"
+  assert line_of("schedules", cosine)[3].endswith("* ")
+  assert not line_of("methods", cosine)[3].endswith("* ")
+
+
+def test_readme_says_the_same(page, planned):
   """Every number of the main README's results on `schedules` is here, too."""
   text = (kept.FOLDER.parents[1] / "README.md").read_text("utf-8")
   text = " ".join(text.split())
-  _, found = study.load_planned()["schedules"]
+  _, found = planned["schedules"]
   rows = answer.by_outcome(found, answer.COSINE)
   for outcome in ("loss", "ece", "scaled_loss"):
     row = rows[outcome]

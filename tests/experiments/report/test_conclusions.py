@@ -119,8 +119,14 @@ def test_methods(pair, word):
   assert it["recommended"] == (word and "orthograd_sam")
   said = page_of(of, found)
   adds = r"mixup, -0\.05\d \(.*\)" + (r"; SAM, -0\.05.*" if word else "")
-  assert re.search(rf"^- ⊥Grad adds to: {adds}\.$", said, re.M)
-  assert re.search(r"^- ⊥Grad harms: averaging, \+0\.\d+ \(.*\)\.$", said, re.M)
+  assert re.search(
+    rf"^- ⊥Grad adds to \(with ⊥Grad minus without, in nats\): {adds}\. The",
+    said,
+    re.M,
+  )
+  assert re.search(
+    r"^- After T, ⊥Grad harms: averaging, \+0\.\d+ \(.*\)\.$", said, re.M
+  )
 
 
 def test_alternatives():
@@ -128,14 +134,16 @@ def test_alternatives():
   assert conclusions.of_alternatives(found) == {"best": "sam"}
   said = page_of(of, found)
   assert re.search(
-    r"^- ⊥Grad is beaten by: SAM, -0\.1\S+ \(.*\)\.$", said, re.M
+    r"^- ⊥Grad is beaten by \(.*\): SAM, -0\.1\S+ \(.*\)\.$", said, re.M
   )
-  assert re.search(r"^- ⊥Grad beats: mixup, \+0\.1\S+ \(.*\)\.$", said, re.M)
+  assert re.search(
+    r"^- After T, ⊥Grad beats: mixup, \+0\.1\S+ \(.*\)\.$", said, re.M
+  )
 
 
 def test_alternatives_may_all_be_equal():
   said = page_of(*results("alternatives", {}))
-  assert "⊥Grad is beaten by: none of them." in said
+  assert "in nats): none of them." in said
 
 
 @pytest.mark.parametrize(
@@ -169,7 +177,7 @@ def test_corruption(better, spread, verdict):
 @pytest.mark.parametrize("name", conclusions.CONCLUSIONS)
 def test_pages_state_them(name):
   page = page_of(*results(name, {}))
-  assert "By the rule that [the plan]" in page
+  assert "The rule is that of [the plan]" in page
   for line in page.splitlines():
     if line.startswith("|"):
       assert line.endswith("|") and line.count("|") > 2
@@ -183,15 +191,15 @@ def test_only_a_complete_study_has_a_conclusion():
   found.rows = ended
   assert not study.is_complete(it, found)
   found.of_study = lambda _: []
-  assert "By the rule that" not in study.make(it, found).markdown
+  assert "The rule is that of" not in study.make(it, found).markdown
   found.rows = ended | {(*run, 3, "diverged"): {}}
   assert study.is_complete(it, found)
 
 
-def test_sizes_are_one_family():
+def test_sizes_are_one_family(planned):
   it, found = results("data_1_percent", {"orthograd_cosine": 0.605})
   (alone,) = study.answer(it, found).rows.values()
-  first, second = study.family(it.name, study.load_planned())
+  first, second = study.family(it.name, planned)
   assert (len(first.a), len(second.a)) == (10, 5)
   answer = study.answer(it, found, [first, second])
   (row,) = answer.rows.values()

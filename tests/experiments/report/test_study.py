@@ -1,6 +1,7 @@
 """The page of one study, and the rule for its verdicts."""
 
 import dataclasses
+import datetime
 import gzip
 import json
 
@@ -14,7 +15,7 @@ from experiments import report
 from experiments.engine.rows import RowsError
 from experiments.report import kept as kept_rows
 from experiments.report import outcomes, plan, study
-from experiments.report.compare import CORRUPTED, Compared
+from experiments.report.compare import CORRUPTED, Compared, provenance
 from experiments.report.results import Results
 from experiments.studies import corruption_confirmation, schedules, table1
 
@@ -135,6 +136,70 @@ def test_page_of_a_planned_study():
   }
 
 
+def test_other_outcomes_are_those_of_the_plan():
+  """Accuracy under corruption has no *, nor counts for those of others."""
+  rows = list(made())
+  for row in rows:
+    row["metrics"]["top1"] += 5 * (row["optimizer"] == "orthograd")
+  found = Results(rows, schedules.STUDY.config)
+  others = study.others(schedules.STUDY, found, schedules.STUDY.pairs)
+  tested = [
+    cell
+    for label, column in others.items()
+    for cell in column.values()
+    if label != "corrupted accuracy, %"
+  ]
+  assert len(tested) == 12
+  least = min(tested, key=lambda cell: cell.p)
+  assert least.adjusted == pytest.approx(12 * least.p)
+  assert others["accuracy, %"]["sgd", "orthograd"].differs
+  under = others["corrupted accuracy, %"]["sgd", "orthograd"]
+  assert under.p < 1e-6 and not under.differs
+
+
+def test_a_page_describes_ensembles():
+  rows = [
+    row
+    if row["seed"] > 100
+    else row | {"optimizer": f"{row['optimizer']} ensemble of 5"}
+    for row in made()
+  ]
+  found = Results(rows, schedules.STUDY.config)
+  page = study.make(schedules.STUDY, found).markdown
+  section = page.partition("## Ensembles")[2].partition("\n## ")[0]
+  assert "Described, not tested." in section
+  assert "| ⊥Grad, cosine, ensemble of 5 | 1 | 0.60" in section
+  assert "## Ensembles" not in study.make(table1.STUDY, found).markdown
+
+
+def test_a_page_names_the_studies_whose_runs_it_uses():
+  rows = [
+    row | {"study": "where" if "cosine" in row["optimizer"] else "schedules"}
+    for row in made()
+  ]
+  found = Results(rows, schedules.STUDY.config)
+  assert study.runs_of(schedules.STUDY, found) == ["where"]
+  page = study.make(schedules.STUDY, found).markdown
+  assert "It uses runs of [where](where.md). Recipe" in page
+
+
+def test_the_time_is_of_all_groups():
+  """Also of a group whose first row comes late."""
+  start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+  # Three groups, of 2 minutes, 4 minutes and 30 seconds.
+  clocks = [(0, 60), (0, 120), (130, 200), (130, 240), (500, 30)]
+  rows = [
+    row
+    | {
+      "wall_time": clock + 0.4,
+      "time": str(start + datetime.timedelta(seconds=began + clock)),
+    }
+    for row, (began, clock) in zip(made(), clocks, strict=False)
+  ]
+  found = Results(rows, schedules.STUDY.config)
+  assert provenance(found, "schedules")["time"] == "6:31"
+
+
 def test_a_study_may_have_another_outcome():
   rows = [row for row in made() if "cosine" not in row["optimizer"]]
   found = Results(rows, corruption_confirmation.STUDY.config)
@@ -172,7 +237,7 @@ def test_page_and_table(kept, tmp_path):
   assert f"{some[0]['optimizer']}, seed 3: diverged in epoch 7\n" in shown
   assert "\n\nThe test set after the last epoch:\n\n- ⊥Grad − SGD, " in shown
   said = report.write_study(tmp_path)
-  assert "over 3 seeds: **" in said and "report.html" in said
+  assert "over 3 pairs: **" in said and "report.html" in said
   page = (tmp_path / "report.html").read_text("utf-8")
   assert "<title>Table 1: ResNet-18, 20 seeds × {SGD, ⊥Grad}, 10 %" in page
   assert page.count("<svg") == 3 and "learning_rate 0.01, " in page
