@@ -836,7 +836,7 @@ def test_show_and_report(made, monkeypatch, capsys):
   shown = run_command(monkeypatch, capsys, "show", made)
   assert "contrast/5" in shown and "⊥Grad − SGD, loss after T: " in shown
   said = run_command(monkeypatch, capsys, "report", made)
-  assert "over 2 seeds: **" in said and "report.html" in said
+  assert "over 2 pairs: **" in said and "report.html" in said
   page = (made / "report.html").read_text()
   assert page.count("<svg") == 3 and "⊥Grad" in page
   assert "http://www.w3.org" in page and "src=" not in page
