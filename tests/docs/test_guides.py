@@ -18,6 +18,7 @@ import jax
 import pytest
 
 GUIDES = pathlib.Path(__file__).parents[2] / "docs" / "guides"
+RESULTS = GUIDES.parents[1] / "experiments" / "results"
 PAGES = [
   "start",
   "what_it_does",
@@ -104,7 +105,9 @@ def test_links(name):
 def test_numbers_of_the_studies():
   """Numbers beside a link to a result are in that result."""
   found = 0
-  for line in text("when_to_use_it").splitlines():
+  # A row of a table is a line, an item of a list may be several.
+  joined = re.sub(r"\n +", " ", text("when_to_use_it"))
+  for line in joined.splitlines():
     links = re.findall(r"\((\.\./\.\./experiments/results/\w+\.md)", line)
     if not links:
       continue
@@ -116,9 +119,31 @@ def test_numbers_of_the_studies():
   assert found > 20
 
 
+def test_other_methods():
+  """The table of other methods is that of the page of `methods`."""
+  page = (RESULTS / "methods.md").read_text("utf-8")
+  rows = {}
+  for line in page.partition("## All methods")[2].splitlines():
+    cells = line.strip("| ").split(" | ")
+    if len(cells) == 10 and "±" in line:
+      after_t, loss = (cells[i].partition(" ±")[0] for i in (2, 6))
+      rows[cells[0]] = [loss, after_t]
+  section = text("when_to_use_it").partition("### Beside other methods")[2]
+  table = re.findall(r"^\| ([^|]+) ((?:\| 0\.\d+ ){4})\|$", section, re.M)
+  assert len(table) == len(rows) / 2 == 8
+  for label, cells in table:
+    name = label.partition(" (")[0].removesuffix(" of the weights")
+    plain, projected = (name, f"⊥Grad, {name}")
+    if name == "SGD":
+      plain, projected = "SGD, cosine", "⊥Grad, cosine"
+    numbers = [rows[plain], rows[projected]]
+    expected = [n for pair in zip(*numbers, strict=True) for n in pair]
+    assert re.findall(r"[\d.]+", cells) == expected
+
+
 def test_pilots():
   """The table of pilots is that of the kept rows: means of two seeds."""
-  path = GUIDES.parents[1] / "experiments/results/pilot_optimizers.jsonl.gz"
+  path = RESULTS / "pilot_optimizers.jsonl.gz"
   with gzip.open(path, "rt", encoding="utf-8") as lines:
     rows = [json.loads(line) for line in lines]
   checked = set()
