@@ -267,7 +267,8 @@ class Study:
     corruptions: of CIFAR-10-C, to evaluate on at the end.
     corrupted_at: further epochs after which to evaluate on them.
     ensembles: sizes, such as 2 and 5, of ensembles to evaluate. An ensemble is
-      the mean of the probabilities of seeds that train together.
+      the mean of the probabilities of seeds that train together and follow each
+      other: with 5, the first five seeds, the next five, and so on.
     diagnostics: whether rows say how much of the gradient is along the weights.
     models_of: the study whose folder and trained models it shares; by default
       none.
@@ -327,6 +328,10 @@ class Study:
       for size in self.ensembles
       for name in self.optimizers
     )
+
+  def block(self, seed: int) -> int:
+    """The number of the ensembles that a seed belongs to."""
+    return (seed - self.first_seed) // max(self.ensembles, default=1)
 
   @property
   def folder(self) -> pathlib.Path:

@@ -248,17 +248,16 @@ class Group:
 
   def _ensembles(self) -> list[tuple[str, tuple[int, ...]]]:
     """Names of the ensembles in rows, and the numbers of their runs."""
-    sizes = self.study.ensembles
-    found = []
-    for method in dict.fromkeys(run.method for run in self.runs):
-      mine = [i for i, run in enumerate(self.runs) if run.method == method]
-      for start in range(0, len(mine), max(sizes, default=1)):
-        found += [
-          (ensemble(method.name, n), tuple(mine[start : start + n]))
-          for n in sizes
-          if start + n <= len(mine)
-        ]
-    return found
+    blocks: dict[tuple[str, int], list[int]] = {}
+    for i, run in enumerate(self.runs):
+      block = run.method.name, self.study.block(run.seed)
+      blocks.setdefault(block, []).append(i)
+    return [
+      (ensemble(name, size), tuple(members[:size]))
+      for (name, _), members in blocks.items()
+      for size in self.study.ensembles
+      if size <= len(members)
+    ]
 
   def _finish(self, epoch: int, dataset: str, found: evaluate.Found) -> None:
     """Writes the rows of one set of images."""

@@ -9,6 +9,7 @@ rows that are missing.
 from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
@@ -161,9 +162,9 @@ def split_seeds(study: Study, seeds: list[int], most: int) -> list[list[int]]:
       f"together, but only {most} do. Set --group-size to {size} times the "
       f"number of methods, {len(study.methods)}, or use a larger device."
     )
-  size = size if size <= most else 1
-  blocks = [seeds[i : i + size] for i in range(0, len(seeds), size)]
-  count = math.ceil(len(blocks) / (most // size))
+  unit, most = (study.block, most // size) if size <= most else (None, most)
+  blocks = [list(block) for _, block in itertools.groupby(seeds, unit)]
+  count = math.ceil(len(blocks) / most)
   return [
     [seed for i in part for seed in blocks[i]]
     for part in np.array_split(np.arange(len(blocks)), count)

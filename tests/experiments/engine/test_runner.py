@@ -776,6 +776,12 @@ def test_groups_keep_ensembles_whole(tmp_path):
     found = groups(study, tmp_path, group_size=size)
     assert [len(runs) // 2 for runs in found] == parts
     assert sum(found, []) == study.runs
+  # Also if some seeds are there already.
+  assert runner.split_seeds(study, list(range(303, 325)), 10) == [
+    list(range(303, 310)),
+    list(range(310, 320)),
+    list(range(320, 325)),
+  ]
   with pytest.raises(UserError, match="compares ensembles of 5 seeds, which"):
     groups(study, tmp_path, group_size=9)
   # Where no pair needs them, there are then none.
