@@ -121,6 +121,12 @@ RUN_OPTIONS = (
 
 @command(
   *STUDY_OPTIONS,
+  argument(
+    "--kept",
+    action="store_true",
+    help="begin a new folder with the rows in experiments/results, and train "
+    "only what they lack",
+  ),
   *RUN_OPTIONS,
   example=(
     "run quick --set epochs=2 --set per_class=20 --output runs/try",
@@ -132,12 +138,15 @@ def run(args: argparse.Namespace) -> None:
 
   Ctrl-C stops it, and the same command resumes it. Give other settings another
   folder with --output: a folder's page shows one set of settings."""
-  from experiments import engine
+  from experiments import engine, report
 
   _prepare_devices(args)
   study, folder = _study(args)
   if changes := _changes(study, args):
     engine.Progress()(f"{study.name}: {changes}")
+  if args.kept:
+    rows = report.begin(study, folder)
+    engine.Progress()(f"{study.name}: begins with {rows:,} rows that are kept")
   engine.run_study(study, folder, _options(args))
   _say_next(study, folder)
 

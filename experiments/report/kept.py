@@ -6,8 +6,8 @@ import json
 import pathlib
 from typing import Any
 
-from experiments import files
-from experiments.engine.rows import RowsError, finite, key, read
+from experiments import config, files
+from experiments.engine.rows import Missing, RowsError, finite, key, read
 
 FOLDER = pathlib.Path(__file__).parents[1] / "results"
 
@@ -39,16 +39,19 @@ def keep(
   for study, rows in by_study.items():
     path = into / f"{study}.jsonl.gz"
     merged = {key(row): row for row in [*read(path), *rows]}
-    text = "".join(_line(merged[k]) + "\n" for k in sorted(merged))
+    text = _lines(merged[k] for k in sorted(merged))
     with files.replacing(path) as temporary:
       # Without the time, the same rows give the same bytes.
-      temporary.write_bytes(gzip.compress(text.encode(), mtime=0))
+      temporary.write_bytes(gzip.compress(text, mtime=0))
     paths.append(path)
   return paths
 
 
-def _line(row: dict[str, Any]) -> str:
-  return json.dumps(finite(row), ensure_ascii=False, separators=(",", ":"))
+def _lines(rows: Iterable[dict[str, Any]]) -> bytes:
+  form: Any = {"ensure_ascii": False, "separators": (",", ":")}
+  return "".join(
+    json.dumps(finite(row), **form) + "\n" for row in rows
+  ).encode()
 
 
 def load(
@@ -57,3 +60,50 @@ def load(
   """The kept rows of studies. A study without rows adds none."""
   paths = (folder / f"{study}.jsonl.gz" for study in studies)
   return [row for path in paths for row in read(path)]
+
+
+def sharing(study: config.Study) -> dict[str, config.Study]:
+  """The studies that share a study's folder, by name."""
+  known = {name: it for name, (it, _) in config.studies().items()}
+  return {name: it for name, it in known.items() if it.folder == study.folder}
+
+
+def begin(
+  study: config.Study, folder: pathlib.Path, results: pathlib.Path = FOLDER
+) -> int:
+  """Begins a study's folder with the rows that are kept.
+
+  Of a run that lacks rows it takes none: the run will be trained again, and all
+  rows of a run must be of the same network.
+
+  Args:
+    study: whose rows, and those of the studies that share its folder.
+    folder: which. If it has rows already, it is left as it is.
+    results: the folder of the kept rows.
+
+  Returns:
+    The number of rows that were copied.
+  """
+  path = folder / "rows.jsonl"
+  if path.exists():
+    return 0
+  studies = sharing(study)
+  rows = load(studies, results)
+  keys = {key(row) for row in rows}
+  unfinished = {
+    (it.name, run.method.name, run.seed)
+    for it in studies.values()
+    for run in filter(Missing(it, keys), it.runs)
+  }
+  whole = [row for row in rows if not unfinished & _runs(row)]
+  folder.mkdir(parents=True, exist_ok=True)
+  with files.replacing(path) as temporary:
+    temporary.write_bytes(_lines(whole))
+  return len(whole)
+
+
+def _runs(row: dict[str, Any]) -> set[tuple[str, str, int]]:
+  """The run that a row is of, or the members of its ensemble."""
+  method = row["optimizer"].partition(" ensemble of ")[0]
+  seeds = row.get("members", [row["seed"]])
+  return {(row["study"], method, seed) for seed in seeds}

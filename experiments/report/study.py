@@ -43,18 +43,13 @@ def load(folder: pathlib.Path) -> tuple[config.Study, Results]:
   return study, found
 
 
-def sharing(study: config.Study) -> list[str]:
-  """The studies of one folder."""
-  known = {name: other for name, (other, _) in config.studies().items()}
-  return [name for name in known if known[name].folder == study.folder]
-
-
 def load_planned() -> Loaded:
   """PLAN.md's studies with their kept rows. It reads each folder's once."""
   planned = plan.studies()
   by_folder = {study.folder: study for study in planned.values()}
   kept_rows = {
-    folder: kept.load(sharing(study)) for folder, study in by_folder.items()
+    folder: kept.load(kept.sharing(study))
+    for folder, study in by_folder.items()
   }
   return {
     name: (study, Results(kept_rows[study.folder], study.config))
