@@ -61,7 +61,7 @@ def make(planned: study.Loaded) -> Page:
   is_kept = {name: study.is_complete(*of) for name, of in planned.items()}
   pairs = list(methods.STUDY.pairs)
   if is_kept["optimizers"]:
-    pairs += optimizers.STUDY.pairs
+    pairs += [it for it in optimizers.STUDY.pairs if study.has(found, it)]
   plain, whole = COSINE
   facts = {
     "cosine": by_outcome(found, COSINE),
@@ -85,7 +85,11 @@ def make(planned: study.Loaded) -> Page:
     "table": table(found, [name for pair in pairs for name in pair]),
     "columns": [outcomes.OUTCOMES[name].label for name in COLUMNS],
     "done": [name for name in is_kept if is_kept[name] and name != NO_PAGE],
-    "open": [name for name in is_kept if not is_kept[name]],
+    "open": {
+      name: study.title(name)
+      for name in is_kept
+      if not is_kept[name] and name != NO_PAGE
+    },
   }
   return Page(
     markdown("answer.md", facts), {"answer": lambda: figure(found, pairs)}

@@ -99,10 +99,16 @@ def compare(
   return Compared(metric, a, b)
 
 
-def adjust(cells: Collection[Compared]) -> None:
-  """Adjusts p by Holm's method, over all cells."""
-  adjusted = stats.holm([cell.p for cell in cells])
-  for cell, p in zip(cells, adjusted.tolist(), strict=True):
+def adjust(cells: Collection[Compared], planned: int = 0) -> None:
+  """Adjusts p by Holm's method, over all cells.
+
+  Args:
+    cells: whose p.
+    planned: the number of tests, if some of them could not be made.
+  """
+  found = [cell.p for cell in cells]
+  adjusted = stats.holm(found + [1.0] * (planned - len(found)))
+  for cell, p in zip(cells, adjusted.tolist(), strict=False):
     cell.adjusted = p
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.config import ensemble
 from experiments.report import kept, outcomes
 from experiments.report.compare import LEVEL, Compared
 from experiments.report.outcomes import MATTERS, is_small, mean
@@ -146,14 +147,27 @@ def of_strength(found: Results) -> dict[str, Any]:
 
 
 def of_decay(found: Results) -> dict[str, Any]:
-  """Whether more decay of the head replaces ⊥Grad."""
+  """At which decays ⊥Grad helps, and whether decay of the head replaces it."""
+  after_t = compare(found, "scaled_loss", decay.STUDY.pairs)
+  signs = [sign(after_t[pair]) for pair in decay.LEVELS if pair in after_t]
+  config = decay.STUDY.config
+  decays = {
+    it.name: it.resolve(config).weight_decay for it in decay.STUDY.methods
+  }
+  losses = compare(found, "loss", decay.LEVELS)
   heads = {}
   for method in decay.STUDY.methods:
-    if method.head_decay != 1:
-      rows = compare_both(found, (COSINE[1], method.name))
+    pair = COSINE[1], method.name
+    if method.head_decay != 1 and pair in after_t:
+      rows = compare_both(found, pair)
       replaces = all(row.interval[1] < MATTERS for row in rows.values())
       heads[method.head_decay] = rows | {"replaces": replaces}
-  return {"heads": heads}
+  return {
+    "helps": signs.count(-1),
+    "harms": signs.count(1),
+    "losses": {decays[plain]: row for (plain, _), row in losses.items()},
+    "heads": heads,
+  }
 
 
 def of_methods(found: Results) -> dict[str, Any]:
@@ -181,11 +195,19 @@ def of_alternatives(found: Results) -> dict[str, Any]:
 
 def of_optimizers(found: Results) -> dict[str, Any]:
   """Is it optimizer-agnostic?"""
-  rows = compare(found, "scaled_loss", optimizers.STUDY.pairs).values()
+  pairs = optimizers.STUDY.pairs
+  rows = compare(found, "scaled_loss", pairs).values()
   signs = [sign(row) for row in rows]
-  if max(signs) < 0:
+  if signs.count(-1) == len(pairs):
     return {"agnostic": "confirmed"}
-  return {"agnostic": "contradicted" if max(signs) > 0 else "not confirmed"}
+  return {"agnostic": "contradicted" if 1 in signs else "not confirmed"}
+
+
+def of_ensembles(found: Results) -> dict[str, Any]:
+  """The ensembles of `methods` that PLAN.md puts beside it."""
+  del found
+  beside = Results(kept.load(["methods"]), methods.STUDY.config)
+  return {"mixup": mean(beside, ensemble("mixup", 5))}
 
 
 def of_corruption_confirmation(found: Results) -> dict[str, Any]:
@@ -216,5 +238,6 @@ CONCLUSIONS: dict[str, Callable[[Results], dict[str, Any]]] = {
   "methods": of_methods,
   "alternatives": of_alternatives,
   "optimizers": of_optimizers,
+  "ensembles": of_ensembles,
   "corruption_confirmation": of_corruption_confirmation,
 }

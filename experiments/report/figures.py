@@ -126,7 +126,7 @@ def differences(
     axis = figure.subplots()
     if matters is not None:
       band = {"color": "0.92", "linewidth": 0, "zorder": 0}
-      name = f"too small to matter (±{matters:g})"
+      name = f"too small to matter (±{round(matters, 3):g})"
       axis.axvspan(-matters, matters, **band, label=name)
       figure.legend(loc="outside lower center")
     axis.axvline(0, color=_style.GREY, linewidth=1)

@@ -93,9 +93,14 @@ def mean(found: Results, method: str, outcome: str = "scaled_loss") -> float:
 def compare(
   found: Results, outcome: Outcome, pairs: Sequence[tuple[str, str]]
 ) -> dict[tuple[str, str], Compared]:
-  """Pairs of methods by an outcome, with p adjusted for all pairs."""
+  """Pairs of methods by an outcome, with p adjusted for all pairs.
+
+  A pair with fewer than two seeds, since others diverged, is left out.
+  """
   rows = {}
   for pair in pairs:
+    if not outcome.is_in(found, pair):
+      continue
     seeds = found.seeds(pair, outcome.datasets)
     rows[pair] = compare_metric(
       found,
@@ -105,7 +110,7 @@ def compare(
       part=outcome.part,
       pair=pair,
     )
-  adjust(rows.values())
+  adjust(rows.values(), len(pairs))
   return rows
 
 

@@ -11,12 +11,17 @@ import numpy as np
 from experiments.config import Study
 from experiments.report import paper, plan, study
 from experiments.report.compare import SEVERITIES, provenance
-from experiments.report.formats import method_name
 from experiments.report.page import Page, markdown
 from experiments.report.results import Results
 from experiments.studies import extended_screen, extended_screen_batch
 
 STUDIES = (extended_screen.STUDY, extended_screen_batch.STUDY)
+# What differs from the paper's recipe, by the method without ⊥Grad.
+NAMES = {
+  "decay_0": "no weight decay",
+  "rate_0.001": "learning rate 0.001",
+  "sgd": "batches of 512",
+}
 ACCURACY = paper.EXTENDED_CLEAN[:2]
 ECE = float(np.mean([row.orthograd for row in paper.EXTENDED["ece"]]))
 
@@ -26,13 +31,11 @@ class Candidate(NamedTuple):
 
   Attributes:
     name: what differs from the paper's recipe.
-    batch_size: images a step.
     accuracy: of SGD and of ⊥Grad, clean.
     ece: ⊥Grad's, the mean of the severities.
   """
 
   name: str
-  batch_size: int
   accuracy: tuple[float, float]
   ece: float
 
@@ -43,9 +46,11 @@ class Candidate(NamedTuple):
 
 
 def candidates(it: Study, found: Results) -> Iterable[Candidate]:
-  """Those of one study."""
+  """Those of one study that did not diverge."""
   seeds = [it.first_seed]
   for plain, projected in it.pairs:
+    if not found.has((plain, projected), seeds):
+      continue
     first, second = (
       found.values(name, "top1", seeds).item() for name in (plain, projected)
     )
@@ -54,8 +59,7 @@ def candidates(it: Study, found: Results) -> Iterable[Candidate]:
       for severity in SEVERITIES[1:]
     ]
     yield Candidate(
-      method_name(plain),
-      it.config.batch_size,
+      NAMES[plain],
       (first, second),
       float(np.mean(by_severity)),
     )
@@ -64,7 +68,7 @@ def candidates(it: Study, found: Results) -> Iterable[Candidate]:
 def make_kept(loaded: study.Loaded) -> Iterator[tuple[str, Page]]:
   """The page, if all candidates are among the rows that are kept."""
   results = [loaded[it.name] for it in STUDIES]
-  if all(of.has(it.optimizers, [it.first_seed]) for it, of in results):
+  if all(study.is_complete(it, of) for it, of in results):
     yield extended_screen.STUDY.name, make(results)
 
 
@@ -76,6 +80,7 @@ def make(results: Iterable[tuple[Study, Results]]) -> Page:
     "paper": {"accuracy": ACCURACY, "ece": ECE},
     "candidates": lines,
     "matches": [line.name for line in lines if line.matches],
+    "diverged": sorted({*NAMES.values()} - {line.name for line in lines}),
     "plan": plan.section(extended_screen.STUDY.name),
     "runs": [provenance(found, it.name) for it, found in results],
   }

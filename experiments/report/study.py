@@ -113,10 +113,10 @@ def answer(
       f"-m experiments run {study.name}`."
     )
   rows_of = outcomes.compare(found, outcome, its)
-  adjust([*rows_of.values(), *family])
+  adjust([*rows_of.values(), *family], len(pairs(study)) + len(family))
   if share := MATTERS_SHARE.get(study.name):
     first = next(iter(rows_of.values()))
-    outcome = outcome._replace(matters=round(share * np.mean(first.a), 3))
+    outcome = outcome._replace(matters=float(share * np.mean(first.a)))
   return Answer(outcome, rows_of)
 
 
@@ -175,6 +175,21 @@ def is_complete(study: config.Study, found: Results) -> bool:
   return not any(map(rows.Missing(study, keys), study.runs))
 
 
+def diverged(study: config.Study, found: Results) -> dict[str, list[int]]:
+  """Seeds of each method that diverged."""
+  seeds: dict[str, list[int]] = {}
+  for name, seed, _, dataset in sorted(found.rows):
+    if dataset == "diverged" and name in study.optimizers:
+      seeds.setdefault(name, []).append(seed)
+  return seeds
+
+
+def title(name: str) -> str:
+  """What a study is about, in a line."""
+  described = {known: text for known, (_, text) in config.studies().items()}
+  return described.get(name, name).strip().splitlines()[0].rstrip(".")
+
+
 def settings_of(methods: Iterable[config.Method]) -> dict[str, dict[str, Any]]:
   """For each method, what differs from SGD and the recipe."""
   plain = dataclasses.asdict(config.SGD)
@@ -219,13 +234,12 @@ def make(
     for name in study.optimizers
     if found.seeds([name], ["train", "clean"], epochs)
   ]
-  described = {name: text for name, (_, text) in config.studies().items()}
-  title = described.get(study.name, study.name).strip().splitlines()[0]
   facts = {
     "study": study.name,
-    "title": title.rstrip("."),
+    "title": title(study.name),
     "answer": its,
     "conclusion": conclude and is_complete(study, found) and conclude(found),
+    "diverged": diverged(study, found),
     "others": others(study, found, list(its.rows)),
     "means": means(study.optimizers, found),
     "ensembles": means(study.pooled, found, least=1),
@@ -271,7 +285,7 @@ def write(folder: pathlib.Path) -> str:
 def make_kept(loaded: Loaded) -> Iterator[tuple[str, Page]]:
   """A page for each planned study that is complete and has pairs."""
   for name, (study, found) in loaded.items():
-    if is_complete(study, found) and has(found, pairs(study)[0]):
+    if is_complete(study, found) and any(has(found, p) for p in pairs(study)):
       yield name, make(study, found, family(name, loaded))
 
 

@@ -12,24 +12,29 @@ from experiments.config import with_orthograd
 from experiments.studies import schedules
 from experiments.studies.schedules import COSINE, ORTHOGRAD_COSINE
 
-_plain = tuple(
+_none, _little, _much = (
   dataclasses.replace(COSINE, name=f"decay_{decay:g}", weight_decay=decay)
   for decay in (0.0, 1e-4, 2e-3)
 )
+# By weight decay; that of `schedules` is 5e-4.
+_plain = (_none, _little, COSINE, _much)
 _heads = tuple(
   dataclasses.replace(COSINE, name=f"head_decay_{times:g}", head_decay=times)
   for times in (4.0, 16.0)
 )
 _projected = tuple(map(with_orthograd, _plain))
+# ⊥Grad beside SGD, at each weight decay.
+LEVELS = tuple(
+  (a.name, b.name) for a, b in zip(_plain, _projected, strict=True)
+)
 
 STUDY = dataclasses.replace(
   schedules.STUDY,
   name="decay",
   models_of="schedules",
-  methods=(COSINE, ORTHOGRAD_COSINE, *_plain, *_projected, *_heads),
+  methods=(*_plain, *_projected, *_heads),
   pairs=(
-    (COSINE.name, ORTHOGRAD_COSINE.name),
-    *((a.name, b.name) for a, b in zip(_plain, _projected, strict=True)),
+    *LEVELS,
     *((ORTHOGRAD_COSINE.name, head.name) for head in _heads),
   ),
 )

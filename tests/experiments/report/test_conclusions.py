@@ -102,11 +102,66 @@ def test_strength(losses, raw, advice):
 
 
 def test_decay():
-  lower = dict.fromkeys(("orthograd_cosine", "head_decay_4"), 0.5)
-  lower["head_decay_16"] = 0.53
-  _, found = results("decay", lower)
-  heads = conclusions.of_decay(found)["heads"]
-  assert {k: it["replaces"] for k, it in heads.items()} == {4: True, 16: False}
+  losses = dict.fromkeys(("orthograd_cosine", "head_decay_4"), 0.5)
+  losses |= {"head_decay_16": 0.53, "orthograd_decay_0.002": 0.9}
+  of, found = results("decay", losses)
+  it = conclusions.of_decay(found)
+  assert {k: head["replaces"] for k, head in it["heads"].items()} == {
+    4: True,
+    16: False,
+  }
+  assert (it["helps"], it["harms"]) == (1, 1)
+  said = page_of(of, found)
+  assert "helps at 1 of the 4 weight decays, and harms at 1.**" in said
+  assert re.search(
+    r"by \S+ \(.*\) at 0, .* at 0.0001, .* at 0.0005, .* at 0.002", said
+  )
+
+
+def test_what_diverges_is_said_and_claims_nothing():
+  """Holm's adjustment still is over all that is planned."""
+  lower = {"orthograd_adamw": 0.5999, "orthograd_muon": 0.5}
+  of, found = results("optimizers", lower)
+  before = study.answer(of, found)
+  gone = [("orthograd_lion", seed) for seed in range(100, 110)]
+  gone.append(("adamw", 103))
+  end = lambda run: (*run, 7, "diverged")
+  left = {key: row for key, row in found.rows.items() if key[:2] not in gone}
+  found.rows = left | {end(run): {"study": of.name} for run in gone}
+  assert study.is_complete(of, found)
+  rows = study.answer(of, found).rows
+  assert list(rows) == [of.pairs[0], of.pairs[2]] == [*before.rows][::2]
+  assert len(rows[of.pairs[0]].a) == 9
+  pair = of.pairs[2]
+  assert rows[pair].adjusted == before.rows[pair].adjusted == 3 * rows[pair].p
+  assert conclusions.of_optimizers(found)["agnostic"] == "not confirmed"
+  said = page_of(of, found)
+  assert "AdamW (seed 103); ⊥Grad, Lion (seeds 100, 101, " in said
+  ((name, _),) = study.make_kept({of.name: (of, found)})
+  assert name == "optimizers"
+
+
+@pytest.mark.parametrize(
+  ("loss", "words"),
+  [
+    (0.5, "⊥Grad helps ensembles of SGD with cosine, once"),
+    (0.7, "⊥Grad harms ensembles of SGD with cosine*"),
+    (0.6, "⊥Grad makes no difference that matters to ensembles*"),
+  ],
+)
+def test_ensembles(loss, words):
+  of, found = results("ensembles", {"orthograd_cosine": loss})
+  for (name, seed, *rest), row in list(found.rows.items()):
+    if seed % 5 == 0:
+      found.rows[(f"{name} ensemble of 5", seed, *rest)] = row
+  said = page_of(of, found)
+  assert said.partition("\n\n")[2].startswith(f"**{words}")
+  assert "Ensembles of mixup without ⊥Grad have 0.392 (two" in said
+  outcome = study.answer(of, found).outcome
+  seeds = range(300, 325, 5)
+  plain = [found.rows["cosine", s, 100, "clean"] for s in seeds]
+  mean = np.mean([row["scaled_half"]["loss"] for row in plain])
+  assert outcome.matters == pytest.approx(0.03 * mean, rel=1e-12)
 
 
 @pytest.mark.parametrize(("pair", "word"), [(0.5, None), (0.45, "x")])
@@ -174,7 +229,9 @@ def test_corruption(better, spread, verdict):
   assert len(it["earlier"].a) == 20 and len(it["all"].a) == 40
 
 
-@pytest.mark.parametrize("name", conclusions.CONCLUSIONS)
+@pytest.mark.parametrize(
+  "name", sorted({*conclusions.CONCLUSIONS} - {"ensembles"})
+)
 def test_pages_state_them(name):
   page = page_of(*results(name, {}))
   assert "The rule is that of [the plan]" in page
@@ -204,7 +261,7 @@ def test_sizes_are_one_family(planned):
   answer = study.answer(it, found, [first, second])
   (row,) = answer.rows.values()
   assert row.adjusted == min(1.0, 3 * alone.p)
-  assert answer.outcome.matters == round(0.03 * np.mean(row.a), 3)
+  assert answer.outcome.matters == pytest.approx(0.03 * np.mean(row.a))
 
 
 def test_candidates_match_by_accuracy_and_ece():
@@ -238,4 +295,4 @@ def test_candidates_match_by_accuracy_and_ece():
   one, other = screen.candidates(it, found)
   assert one.matches and not other.matches
   page = screen.make([(it, found)]).markdown
-  assert "**decay 0** matches." in page
+  assert "**no weight decay** matches." in page
