@@ -6,9 +6,12 @@ from typing import Any
 
 # Okabe and Ito, Color Universal Design, 2008: the colour-blind can tell these
 # apart.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLORS = (
+  *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
+  "#000000",
+)
 GREY = "0.35"
-# For print in grey. 6 colours, 4 lines and 5 markers have 60 combinations.
+# For print in grey. 7 colours, 4 lines and 5 markers have 140 combinations.
 _LINES = ("-", "--", "-.", ":")
 _MARKERS = "osD^v"
 RC_PARAMS = {

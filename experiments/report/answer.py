@@ -33,7 +33,7 @@ DESCRIBED = {
     "confidence of wrong answers after T", "wrong_confidence", "scaled_half"
   ),
   "raw_corrupted_loss": outcomes.Outcome(
-    "corrupted loss", "loss", "metrics", tuple(CORRUPTED)
+    "corrupted loss without T", "loss", "metrics", tuple(CORRUPTED)
   ),
 }
 CONSTANT, COSINE = schedules.STUDY.pairs
@@ -84,6 +84,7 @@ def make(planned: study.Loaded) -> Page:
     "mixup_ensembles": outcomes.mean(found, MIXUP_ENSEMBLES),
     "table": table(found, [name for pair in pairs for name in pair]),
     "columns": [outcomes.OUTCOMES[name].label for name in COLUMNS],
+    "more": more(found, [name for pair in pairs for name in pair]),
     "done": [name for name in is_kept if is_kept[name] and name != NO_PAGE],
     "open": {
       name: study.title(name)
@@ -148,6 +149,20 @@ def table(found: Results, names: list[str]) -> dict[str, dict[str, Any]]:
   return lines
 
 
+def more(found: Results, names: list[str]) -> dict[str, Any]:
+  """Outcomes that the plan does not have, of each method."""
+  return {
+    "labels": [outcome.label for outcome in DESCRIBED.values()],
+    "lines": {
+      method_name(name): [
+        (outcome.metric, outcome.values(found, name))
+        for outcome in DESCRIBED.values()
+      ]
+      for name in names
+    },
+  }
+
+
 def seconds_per_run(found: Results, name: str) -> float:
   """An epoch's, of one of the runs that train together; the median of all."""
   rows = found.get(name, found.seeds([name], ["train"]), ["train"])
@@ -161,10 +176,11 @@ def figure(found: Results, pairs: list[study.Pair]) -> Any:
   title = "hollow: without ⊥Grad; filled: with it"
   with _style.figure(7.2, 4.1, title) as drawn:
     panels = drawn.subplots(1, 2, sharex=True)
-    for panel, outcome in zip(panels, ("loss", "scaled_loss"), strict=True):
+    shown = {"loss": "loss", "scaled_loss": "loss after T (finer scale)"}
+    for panel, (outcome, label) in zip(panels, shown.items(), strict=True):
       for number, pair in enumerate(pairs):
         _draw_pair(panel, found, pair, outcome, _style.line(number))
-      panel.set_title(outcomes.OUTCOMES[outcome].label)
+      panel.set_title(label)
       panel.set_xlabel("accuracy, % (more is better)")
     panels[0].set_ylabel("nats (less is better)")
     handles, labels = panels[0].get_legend_handles_labels()

@@ -53,6 +53,11 @@ def sign(row: Compared) -> int:
   return int(np.sign(row.change)) if row.differs else 0
 
 
+def of_schedules(found: Results) -> dict[str, Any]:
+  """The loss without T, with the schedule that people use."""
+  return {"loss": compare_pair(found, "loss", COSINE), "cosine": COSINE}
+
+
 def of_where(found: Results) -> dict[str, Any]:
   """For each outcome and schedule: which parts carry the effect?"""
   cases = []
@@ -231,6 +236,7 @@ def of_corruption_confirmation(found: Results) -> dict[str, Any]:
 
 
 CONCLUSIONS: dict[str, Callable[[Results], dict[str, Any]]] = {
+  "schedules": of_schedules,
   "where": of_where,
   "masked": of_masked,
   "strength": of_strength,

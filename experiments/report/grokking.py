@@ -151,6 +151,7 @@ def figure(curves: Mapping[str, np.ndarray], steps: Sequence[int]) -> "Figure":
     line.set(linewidth=2.5, marker="")
     axis.plot(steps, each.T, color=line.get_color(), linewidth=0.5, alpha=0.6)
   place = {"loc": "center right", "fontsize": 8, "edgecolor": "none"}
+  place["handlelength"] = 4  # as long as the dashes
   axis.legend(thick, list(curves), **place)
   return drawn
 

@@ -26,6 +26,16 @@ MOST_DIAGRAMS = 4
 SIZES = ("data_1_percent", "data_100_percent")
 # Where the loss is larger or smaller than elsewhere, and so is what matters.
 MATTERS_SHARE = {"data_1_percent": 0.03, "ensembles": 0.03}
+# The number that a part of a method has.
+KNOBS = {
+  "cosine": "warm_up",
+  "label_smoothing": "smoothing",
+  "focal": "focus",
+  "logit_norm": "temperature",
+  "mixup": "mixing",
+  "sam": "radius",
+  "average": "averaging",
+}
 Pair = tuple[str, str]
 # Studies by name, with their rows.
 Loaded = Mapping[str, tuple[config.Study, Results]]
@@ -191,12 +201,18 @@ def title(name: str) -> str:
 
 
 def settings_of(methods: Iterable[config.Method]) -> dict[str, dict[str, Any]]:
-  """For each method, what differs from SGD and the recipe."""
+  """For each method, what differs from SGD and the recipe, and its knob."""
   plain = dataclasses.asdict(config.SGD)
   found = {}
   for method in methods:
     its = dataclasses.asdict(method)
-    changes = {k: v for k, v in its.items() if k != "name" and v != plain[k]}
+    parts = (method.schedule, method.loss, method.augmentation, method.wrapper)
+    knobs = {KNOBS.get(part) for part in parts}
+    changes = {
+      k: v
+      for k, v in its.items()
+      if k in knobs or (k != "name" and v != plain[k])
+    }
     if changes:
       found[method.name] = changes
   return found
