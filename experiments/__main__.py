@@ -71,9 +71,9 @@ STUDY_OPTIONS = (
     "whose models it uses)",
   ),
 )
-RUN_OPTIONS = (
+GROUP_OPTIONS = (
   argument(
-    "--method",
+    "--convolutions",
     default="auto",
     choices=["auto", "grouped", "mixed", "patches", "sequential", "unrolled"],
     help="how the convolutions of many runs are computed (auto)",
@@ -91,6 +91,9 @@ RUN_OPTIONS = (
     metavar="N",
     help="runs that train together (10 a device, or as many as fit)",
   ),
+)
+RUN_OPTIONS = (
+  *GROUP_OPTIONS,
   argument(
     "--checkpoint-every",
     type=positive,
@@ -144,8 +147,7 @@ def run(args: argparse.Namespace) -> None:
   study, folder = _study(args)
   if changes := _changes(study, args):
     engine.Progress()(f"{study.name}: {changes}")
-  if args.kept:
-    rows = report.begin(study, folder)
+  if args.kept and (rows := report.begin(study, folder)):
     engine.Progress()(f"{study.name}: begins with {rows:,} rows that are kept")
   engine.run_study(study, folder, _options(args))
   _say_next(study, folder)
@@ -168,15 +170,19 @@ def resume(args: argparse.Namespace) -> None:
 
 @command(
   *STUDY_OPTIONS,
-  *RUN_OPTIONS,
+  *GROUP_OPTIONS,
   example=("plan table1", "says how long table1 takes on this machine"),
 )
 def plan(args: argparse.Namespace) -> None:
   """measure a few steps; print a study's time and memory"""
+  from experiments import engine
   from experiments.engine import planning
 
   study, folder = _study(args)
-  text = planning.plan(study, folder, _options(args))
+  options = engine.Options(
+    args.convolutions, args.batch_devices, args.group_size
+  )
+  text = planning.plan(study, folder, options)
   changes = _changes(study, args)
   print("\n".join([text, f"settings   {changes}"] if changes else [text]))
 
@@ -346,7 +352,7 @@ def _options(args: argparse.Namespace) -> Any:
   from experiments import engine
 
   return engine.Options(
-    method=args.method,
+    convolutions=args.convolutions,
     batch_devices=args.batch_devices,
     group_size=args.group_size,
     checkpoint_every=args.checkpoint_every,

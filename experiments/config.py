@@ -39,7 +39,7 @@ class Config:
     per_class: training images of each class, drawn by the seed.
     epochs: passes over these images.
     batch_size: images in a step.
-    learning_rate: of every step.
+    learning_rate: the largest of a schedule's.
     momentum: of SGD.
     weight_decay: factor of the weights, which are added after ⊥Grad.
     eps: of ⊥Grad.
@@ -61,6 +61,12 @@ class Config:
 
   def __post_init__(self):
     check(self)
+    most = {"cifar10": 5000, "sample": 100}[self.dataset]
+    if self.per_class > most:
+      raise ConfigError(
+        f"per_class is {self.per_class}, but must be at most {most}, the "
+        f"images of a class that {self.dataset} has for training."
+      )
 
   @property
   def steps(self) -> int:
@@ -282,7 +288,7 @@ class Study:
     "scaled_loss", one_of=("scaled_loss", "corrupted_accuracy")
   )
   seeds: int = _field(20, at_least=1)
-  first_seed: int = _field(0, at_least=0)
+  first_seed: int = _field(0, at_least=0, at_most=2**31 - 1)
   evaluate_every: int = _field(0, at_least=0)
   corruptions: tuple[str, ...] = _field((), one_of=cifar.ALL_CORRUPTIONS)
   corrupted_at: tuple[int, ...] = _field((), each=int, at_least=1)
@@ -368,28 +374,27 @@ class Study:
         its config, or ``optimizers``. A list is separated by commas; ``all``
         means all names.
     """
-    mine: dict[str, Any] = {}
-    configs: dict[str, Any] = {}
-    known = {f.name: (f, mine) for f in dataclasses.fields(Study)}
-    known = {k: v for k, v in known.items() if k not in FIXED}
-    known |= {f.name: (f, configs) for f in dataclasses.fields(Config)}
+    own, recipe = (
+      {f.name: f for f in dataclasses.fields(of) if f.name not in FIXED}
+      for of in (Study, Config)
+    )
+    known, values = own | recipe, {}
     for setting in settings:
       key, equals, text = setting.partition("=")
       if key == "optimizers" and equals:
-        mine["methods"] = self._named(list(filter(None, text.split(","))))
-        continue
-      if not equals or key not in known:
+        values["methods"] = self._named(list(filter(None, text.split(","))))
+      elif equals and key in known:
+        values[key] = parse(known[key], text)
+      else:
         raise ConfigError(
           f"{setting!r} is no setting. Write key=value with one of these keys: "
           f"{', '.join(sorted([*known, 'optimizers']))}."
         )
-      field, values = known[key]
-      values[key] = parse(field, text)
-    if configs:
-      mine["config"] = dataclasses.replace(self.config, **configs)
-    study = dataclasses.replace(self, **mine, pairs=())
-    known = set(study.optimizers + study.pooled)
-    pairs = tuple(pair for pair in self.pairs if set(pair) <= known)
+    changes = {key: values.pop(key) for key in recipe.keys() & values.keys()}
+    config = dataclasses.replace(self.config, **changes)
+    study = dataclasses.replace(self, config=config, pairs=(), **values)
+    names = set(study.optimizers + study.pooled)
+    pairs = tuple(pair for pair in self.pairs if set(pair) <= names)
     return dataclasses.replace(study, pairs=pairs)
 
   def settings(self) -> dict[str, str]:

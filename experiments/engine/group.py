@@ -24,10 +24,13 @@ from experiments.files import UserError, parse_json, replacing
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """How a study is run. Results do not depend on it.
+  """How a study is run.
+
+  Results do not depend on it, but for the published images, and for ensembles,
+  which need groups of their size.
 
   Attributes:
-    method: how convolutions are computed: one of :data:`train.CONVOLUTIONS`, or
+    convolutions: how they are computed: one of :data:`train.CONVOLUTIONS`, or
       "auto".
     batch_devices: how many devices share each batch.
     group_size: runs that train together; None for
@@ -38,7 +41,7 @@ class Options:
     corrupted: the folder of the published CIFAR-10-C; None to make it.
   """
 
-  method: str = "auto"
+  convolutions: str = "auto"
   batch_devices: int = 1
   group_size: int | None = None
   checkpoint_every: int | None = None

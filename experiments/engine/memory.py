@@ -57,9 +57,9 @@ def bytes_per_run(config: Config, method: Method, convolutions: str) -> int:
   return int(PEAK * activations + copies * 4 * parameters)
 
 
-def device_memory(device: Any = None) -> int:
+def device_memory() -> int:
   """Bytes of memory that a device has."""
-  device = device or jax.local_devices()[0]
+  device = jax.local_devices()[0]
   stats = device.memory_stats() if device.platform != "cpu" else None
   if stats and "bytes_limit" in stats:
     return int(stats["bytes_limit"])

@@ -30,7 +30,7 @@ def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
     f"steps      {steps:,} a run",
   ]
   if groups:
-    ways = train.choose_convolutions(options.method, config)
+    ways = train.choose_convolutions(options.convolutions, config)
     share = -(-len(groups[0]) // mesh.shape["run"])
     size = share * memory.bytes_per_run(config, groups[0][0].method, ways)
     seconds, compiling = measure(study, groups[0], mesh, options)
@@ -72,7 +72,12 @@ def measure(study, runs, mesh, options) -> tuple[float, float]:
   small = max(1, steps * study.config.batch_size // 10)
   small = min(study.config.per_class, small)
   config = dataclasses.replace(study.config, per_class=small)
-  engine = train.Engine(config, mesh=mesh, convolutions=options.method)
+  engine = train.Engine(
+    config,
+    diagnostics=study.diagnostics,
+    mesh=mesh,
+    convolutions=options.convolutions,
+  )
   # The time does not depend on the images.
   images = np.zeros((1000, 32, 32, 3), np.uint8)
   labels = np.arange(1000, dtype=np.int32) % 10

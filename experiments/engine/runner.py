@@ -24,7 +24,7 @@ from experiments.engine.group import Group, Options, Workshop, begun, meet
 from experiments.engine.memory import runs_that_fit
 from experiments.engine.progress import Progress
 from experiments.engine.rows import Missing, Rows
-from experiments.files import UserError, remove_leftovers, replacing
+from experiments.files import UserError, locked, remove_leftovers, replacing
 
 
 def run_study(
@@ -49,14 +49,21 @@ def run_study(
   writes = jax.process_index() == 0
   if writes:
     folder.mkdir(parents=True, exist_ok=True)
-  with _locked(folder) if writes else contextlib.nullcontext():
+
+  def busy():
+    raise UserError(
+      f"Another process is at work in {folder}. Wait for it, or give another "
+      "folder with --output."
+    )
+
+  mesh = train.make_mesh(options.batch_devices)
+  with locked(folder, busy) if writes else contextlib.nullcontext():
     if writes:
       _prepare(study, folder)
     rows = Rows(folder / "rows.jsonl", write=writes)
     meet("start")
     rows.check_methods(study)
     missing = Missing(study, rows.keys)
-    mesh = train.make_mesh(options.batch_devices)
     groups = list(make_groups(study, folder, missing, mesh, options))
     done = sum(not missing(run) for run in study.runs)
     say(f"{study.name}: {done} of {len(study.runs)} runs are there already")
@@ -90,32 +97,13 @@ def _workshop(study, folder, rows, mesh, options, say) -> Iterator[Workshop]:
     study.config,
     diagnostics=study.diagnostics,
     mesh=mesh,
-    convolutions=options.method,
+    convolutions=options.convolutions,
   )
   evaluator = evaluate.Evaluator(engine)
   with contextlib.closing(evaluate.Sets(data, options.corrupted)) as sets:
     yield Workshop(
       study, folder, options, rows, data, sets, engine, evaluator, say
     )
-
-
-@contextlib.contextmanager
-def _locked(folder: pathlib.Path) -> Iterator[None]:
-  """Locks the folder against other processes, except on Windows."""
-  try:
-    import fcntl
-  except ImportError:  # not on Windows
-    yield
-    return
-  with (folder / ".lock").open("w") as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-      raise UserError(
-        f"Another process is at work in {folder}. Wait for it, or give another "
-        "folder with --output."
-      ) from error
-    yield  # The lock ends with the process, even if it is killed.
 
 
 def make_groups(
@@ -128,7 +116,8 @@ def make_groups(
   """The runs that lack rows, in groups that train together.
 
   A group that has checkpoints stays as it is, even if another study that shares
-  the folder began it. Methods of a seed that share a program are in one group.
+  the folder began it. Methods of a seed that share a program are in one group,
+  if they fit.
   """
   taken: set[Run] = set()
   for runs in begun(study, folder):
@@ -136,7 +125,7 @@ def make_groups(
       yield runs
       taken |= set(runs)
   config = study.config
-  convolutions = train.choose_convolutions(options.method, config)
+  convolutions = train.choose_convolutions(options.convolutions, config)
   by_program: dict[object, dict[int, list[Run]]] = {}
   for run in study.runs:
     if missing(run) and run not in taken:
@@ -150,7 +139,8 @@ def make_groups(
     )
     seeds = max(most // max(map(len, by_seed.values())), 1)  # in a group
     for part in split_seeds(study, list(by_seed), seeds):
-      yield [run for seed in part for run in by_seed[seed]]
+      runs = [run for seed in part for run in by_seed[seed]]
+      yield from (runs[i : i + most] for i in range(0, len(runs), most))
 
 
 def split_seeds(study: Study, seeds: list[int], most: int) -> list[list[int]]:

@@ -26,7 +26,7 @@ import numpy as np
 import optax
 
 from experiments import cifar
-from experiments.config import Config, Method, Run
+from experiments.config import Config, ConfigError, Method, Run
 from experiments.engine import methods, models
 
 # Of pixel values from 0 to 1, by colour.
@@ -107,7 +107,7 @@ def make_mesh(batch: int = 1, devices: Any = None) -> Mesh:
   """A mesh of all devices, of which `batch` share each batch."""
   devices = jax.devices() if devices is None else devices
   if batch < 1 or len(devices) % batch:
-    raise ValueError(
+    raise ConfigError(
       f"batch is {batch}, but must divide the number of devices, "
       f"{len(devices)}."
     )
@@ -230,7 +230,7 @@ class Engine:
     self.model = make_model(config, self.convolutions)
     self.parts = self.mesh.shape["batch"]
     if config.batch_size % self.parts:
-      raise ValueError(
+      raise ConfigError(
         f"batch_size is {config.batch_size}, but must be a multiple of the "
         f"{self.parts} devices that share a batch."
       )

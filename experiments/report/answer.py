@@ -54,8 +54,13 @@ MIXUP_ENSEMBLES = config.ensemble("mixup", ENSEMBLE)
 NO_PAGE = "extended_screen_batch"
 
 
-def make(planned: study.Loaded) -> Page:
-  """The page, of :func:`study.load_planned`."""
+def make(planned: study.Loaded, replicated: replication.Rows) -> Page:
+  """The page.
+
+  Args:
+    planned: what :func:`study.load_planned` returns.
+    replicated: the rows of the replication.
+  """
   results = {name: found for name, (_, found) in planned.items()}
   found = results["schedules"]
   is_kept = {name: study.is_complete(*of) for name, of in planned.items()}
@@ -77,7 +82,7 @@ def make(planned: study.Loaded) -> Page:
       pair[0]: by_outcome(found, pair) for pair in methods.STUDY.pairs
     },
     "masked": by_outcome(found, masked.STUDY.pairs[0]),
-    **replicated(),
+    **replication_facts(replicated),
     "ensembles": {
       name: ensembles(results[name]) for name in ("schedules", *study.SIZES)
     },
@@ -105,9 +110,8 @@ def by_outcome(found: Results, pair: study.Pair) -> dict[str, Any]:
   }
 
 
-def replicated() -> dict[str, Any]:
+def replication_facts(rows: replication.Rows) -> dict[str, Any]:
   """The replication's loss, and all of its settings after T."""
-  rows, _ = replication.load()
   settings = (table1.STUDY, wide.STUDY, extended.STUDY)
   found = [Results(rows, setting.config) for setting in settings]
   return {

@@ -3,11 +3,10 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import numpy as np
-
 from experiments.report import paper
 from experiments.report.compare import Compared
 from experiments.report.formats import printed
+from experiments.report.outcomes import is_small
 
 # The smallest differences that matter, by experiments/PLAN.md, in points of
 # accuracy and nats.
@@ -24,20 +23,16 @@ def verdict(sign: int, rows: Collection[Compared]) -> str:
   Returns:
     "confirmed", "not confirmed" or "contradicted".
   """
-  signs = [int(np.sign(row.change)) if row.differs else 0 for row in rows]
+  signs = [row.sign for row in rows]
   if sign == 0:
-    confirmed, contradicted = all(map(within_margin, rows)), any(signs)
+    small = (is_small(row, MARGINS.get(row.metric, 0.0)) for row in rows)
+    confirmed, contradicted = all(small), any(signs)
   else:
     confirmed = all(s == sign for s in signs)
     contradicted = any(s == -sign for s in signs)
   if contradicted:
     return "contradicted"
   return "confirmed" if confirmed else "not confirmed"
-
-
-def within_margin(row: Compared) -> bool:
-  """Whether the interval lies within the metric's margin."""
-  return max(map(abs, row.interval)) <= MARGINS.get(row.metric, 0.0)
 
 
 def table(

@@ -7,13 +7,14 @@ SGD.
 from collections.abc import Collection, Iterable, Sequence
 import datetime
 import functools
+import math
 from typing import Any
 
 import numpy as np
 import scipy.stats
 
 from experiments import cifar
-from experiments.report.formats import METRICS, method_name
+from experiments.report.formats import METRICS
 from experiments.report.results import Results
 from orthograd_optax import stats
 
@@ -60,7 +61,14 @@ class Compared:
 
   @property
   def p(self) -> float:
-    return float(self._test.pvalue)
+    """The paired t-test's; 1 if all pairs are equal."""
+    p = float(self._test.pvalue)
+    return 1.0 if math.isnan(p) else p
+
+  @property
+  def sign(self) -> int:
+    """Of a significant change; 0 if there is none."""
+    return int(np.sign(self.change)) if self.differs else 0
 
   @property
   def differs(self) -> bool:
@@ -147,17 +155,6 @@ def by_epoch(
     for name, (metric, part) in parts.items()
   }
   return {"epochs": epochs, "lines": grid(lines)}
-
-
-def paired_table(
-  found: Results, seeds: Sequence[int], pair: Sequence[str] = PAIR
-) -> stats.ComparisonTable:
-  """A table of two methods on the clean test set, with labels for names."""
-  a, b = (
-    {METRICS[m]: found.values(name, m, seeds) for m in METRICS} for name in pair
-  )
-  names = method_name(pair[0]), method_name(pair[1])
-  return stats.compare_table(a, b, paired=True, names=names)
 
 
 def began(row: dict[str, Any]) -> float:

@@ -48,11 +48,6 @@ def compare_both(found: Results, pair: tuple[str, str]) -> dict[str, Compared]:
   return {it: compare_pair(found, it, pair) for it in BOTH}
 
 
-def sign(row: Compared) -> int:
-  """Of a significant difference; 0 if there is none."""
-  return int(np.sign(row.change)) if row.differs else 0
-
-
 def of_schedules(found: Results) -> dict[str, Any]:
   """The loss without T, with the schedule that people use."""
   return {"loss": compare_pair(found, "loss", COSINE), "cosine": COSINE}
@@ -108,7 +103,7 @@ def carried(part: Compared, whole: Compared, beside: Compared) -> str:
     whole: beside SGD.
     beside: the part beside the whole.
   """
-  shares = sign(part) == sign(whole) != 0
+  shares = part.sign == whole.sign != 0
   if shares and is_small(beside, MATTERS):
     return "carries the effect"
   if is_small(part, MATTERS):
@@ -154,7 +149,7 @@ def of_strength(found: Results) -> dict[str, Any]:
 def of_decay(found: Results) -> dict[str, Any]:
   """At which decays ⊥Grad helps, and whether decay of the head replaces it."""
   after_t = compare(found, "scaled_loss", decay.STUDY.pairs)
-  signs = [sign(after_t[pair]) for pair in decay.LEVELS if pair in after_t]
+  signs = [after_t[pair].sign for pair in decay.LEVELS if pair in after_t]
   config = decay.STUDY.config
   decays = {
     it.name: it.resolve(config).weight_decay for it in decay.STUDY.methods
@@ -202,7 +197,7 @@ def of_optimizers(found: Results) -> dict[str, Any]:
   """Is it optimizer-agnostic?"""
   pairs = optimizers.STUDY.pairs
   rows = compare(found, "scaled_loss", pairs).values()
-  signs = [sign(row) for row in rows]
+  signs = [row.sign for row in rows]
   if signs.count(-1) == len(pairs):
     return {"agnostic": "confirmed"}
   return {"agnostic": "contradicted" if 1 in signs else "not confirmed"}

@@ -8,8 +8,7 @@ from experiments.config import Study
 from experiments.engine.rows import Rows, RowsError
 from experiments.report import study as page
 from experiments.report.results import Results
-
-PROGRAM = "python -m experiments"
+from experiments.report.study import PROGRAM
 
 
 def left_out(folder: pathlib.Path) -> list[str]:
@@ -66,9 +65,15 @@ def _too_little(study: Study, found: Results, folder: pathlib.Path) -> str:
     f"{count} seed{'' if count == 1 else 's'} of {name}"
     for name, count in seeds.items()
   )
-  return (
+  text = (
     f"A comparison needs two seeds of each of two methods, and {folder} has "
-    f"{there} after epoch {study.config.epochs}. Train the others:\n"
+    f"{there} after epoch {study.config.epochs}."
+  )
+  if lost := page.diverged(study, found):
+    runs = ", ".join(f"{name} {seeds}" for name, seeds in lost.items())
+    return f"{text} Seeds that diverged: {runs}. Lower the learning rate."
+  return (
+    f"{text} Train the others:\n"
     f"  {_training(study, folder)}\n"
     f"Or list what is there:\n  {_line('show', folder)}"
   )
@@ -82,12 +87,9 @@ def _training(study: Study, folder: pathlib.Path) -> str:
   if len(study.methods) < 2:
     names = dict.fromkeys([*study.optimizers, "sgd", "orthograd"])
     wanted["optimizers"] = ",".join(list(names)[:2])
-  known = config.studies().get(study.name)
-  if not wanted or known is None:
+  if not wanted or study.name not in config.studies():
     return _line("resume", folder)
-  settings = config.differences(study, known[0]) | wanted
-  overrides = (f"--set {name}={value}" for name, value in settings.items())
-  return _line("run", study.name, *overrides, "--output", folder)
+  return f"{page.command(study, **wanted)} --output {shlex.quote(str(folder))}"
 
 
 def _line(*words: str | pathlib.Path) -> str:

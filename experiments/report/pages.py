@@ -10,12 +10,13 @@ from experiments.report.page import Page
 
 def make() -> Iterator[tuple[str, Page]]:
   """Each page that the rows suffice for, after its name."""
-  yield from replication.make(*replication.load()).items()
+  rows, former = replication.load()
+  yield from replication.make(rows, former).items()
   planned = studies.load_planned()
   yield from studies.make_kept(planned)
   yield from screen.make_kept(planned)
   yield from grokking.make_kept()
-  yield "README", answer.make(planned)
+  yield "README", answer.make(planned, rows)
 
 
 def write(output: pathlib.Path | None = None) -> Iterator[pathlib.Path]:

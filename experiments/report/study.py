@@ -36,6 +36,7 @@ KNOBS = {
   "sam": "radius",
   "average": "averaging",
 }
+PROGRAM = "python -m experiments"
 Pair = tuple[str, str]
 # Studies by name, with their rows.
 Loaded = Mapping[str, tuple[config.Study, Results]]
@@ -194,6 +195,14 @@ def diverged(study: config.Study, found: Results) -> dict[str, list[int]]:
   return seeds
 
 
+def command(study: config.Study, **changes: str) -> str:
+  """The command that runs a study, with settings besides its own."""
+  known = config.studies().get(study.name)
+  settings = config.differences(study, known[0]) if known else {}
+  overrides = (f"--set {k}={v}" for k, v in (settings | changes).items())
+  return " ".join([f"{PROGRAM} run {study.name}", *overrides])
+
+
 def title(name: str) -> str:
   """What a study is about, in a line."""
   described = {known: text for known, (_, text) in config.studies().items()}
@@ -242,7 +251,9 @@ def make(
     RowsError: if there is nothing to compare yet.
   """
   its = answer(study, found, family)
-  conclude = conclusions.CONCLUSIONS.get(study.name)
+  planned = plan.studies().get(study.name) == study
+  concluded = planned and is_complete(study, found)
+  conclude = conclusions.CONCLUSIONS.get(study.name) if concluded else None
   epochs = study.epochs_evaluated()
   ended = [name for name in study.optimizers if found.seeds([name])]
   followed = [
@@ -254,13 +265,15 @@ def make(
     "study": study.name,
     "title": title(study.name),
     "answer": its,
-    "conclusion": conclude and is_complete(study, found) and conclude(found),
+    "planned": planned,
+    "conclusion": conclude and conclude(found),
     "diverged": diverged(study, found),
     "others": others(study, found, list(its.rows)),
     "means": means(study.optimizers, found),
     "ensembles": means(study.pooled, found, least=1),
     "pooled": any(set(pair) & set(study.pooled) for pair in its.rows),
-    "plan": plan.section(study.name),
+    "plan": planned and plan.section(study.name),
+    "command": command(study),
     "diagrams": len(ended) <= MOST_DIAGRAMS,
     "followed": followed and len(epochs) > 1,
     "family": bool(family),

@@ -147,6 +147,15 @@ def test_report_of_too_little(tmp_path, monkeypatch, capsys, settings, wanted):
   assert report.next_step(study, tmp_path) == said.removeprefix("Error: ")
 
 
+def test_report_of_a_study_that_diverged(tmp_path, monkeypatch, capsys):
+  study = quick.STUDY.override(["seeds=2"])
+  write(tmp_path, study)
+  path = tmp_path / "rows.jsonl"
+  path.write_text(path.read_text().replace('"clean"', '"diverged"'))
+  with pytest.raises(SystemExit, match=r"diverged: orthograd \[0, 1\], sgd "):
+    main(monkeypatch, capsys, "report", tmp_path)
+
+
 def test_report_of_a_study_that_was_stopped(tmp_path):
   write(tmp_path, quick.STUDY.override(["seeds=1"]))
   settings = json.dumps(dataclasses.asdict(quick.STUDY))
@@ -163,6 +172,25 @@ def test_show_says_what_is_not_compared(tmp_path, monkeypatch, capsys):
   )
   shown = main(monkeypatch, capsys, "show", tmp_path)
   assert "Not in the comparison: 10 runs with epochs=3, which" in shown
+
+
+def test_settings_that_no_run_can_have(tmp_path, monkeypatch, capsys):
+  """Are errors before anything is written."""
+  for options, message in (
+    (
+      ["--set", "per_class=101"],
+      "per_class is 101, .* at most 100, the",
+    ),
+    (
+      ["--set", "first_seed=4294967296"],
+      "first_seed is 4294967296, .* at",
+    ),
+    (["--batch-devices", "3"], "batch is 3, but must divide the number of"),
+  ):
+    command = ("run", "quick", *options, "--output", tmp_path / "new")
+    with pytest.raises(SystemExit, match=message):
+      main(monkeypatch, capsys, *command)
+  assert not list(tmp_path.glob("new/*"))
 
 
 @pytest.mark.parametrize(

@@ -706,8 +706,6 @@ def run(folder, *args):
 
 
 def test_command_line(tmp_path):
-  status = run(tmp_path, "data", "status")
-  assert status.returncode == 0 and status.stdout.count("missing\n") == 7
   fetch = run(tmp_path, "data", "fetch", "--source", str(tmp_path / "nowhere"))
   assert fetch.returncode == 1
   assert fetch.stderr.startswith("Error: ") and "Traceback" not in fetch.stderr

@@ -269,18 +269,13 @@ def test_convolutions_agree(stride, size, dtype):
     check(one, [v[0] for v in expected])
 
 
-def test_stack_of_many():
-  arrays = list(jnp.arange(12.0).reshape(6, 2))
-  for at_once in (4, 6):
-    stacked = jax.jit(lambda xs, n=at_once: models._stack(xs, n))(arrays)
-    np.testing.assert_array_equal(stacked, np.stack(arrays))
-
-
 def test_masked_images_have_no_part_in_the_statistics():
   model = models.MODELS["small"]()
   variables = models.init(model, jax.random.key(0))
-  apply = lambda x, mask: model.apply(
-    variables, x, mask, train=True, mutable=["batch_stats"]
+  apply = jax.jit(
+    lambda x, mask: model.apply(
+      variables, x, mask, train=True, mutable=["batch_stats"]
+    )
   )
   x = np.concatenate([X[:5], 100 * X[5:8]])
   mask = np.arange(8) < 5

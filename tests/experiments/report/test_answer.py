@@ -10,8 +10,8 @@ from experiments.report import answer, formats, kept, outcomes, study
 
 
 @pytest.fixture(scope="module")
-def page(planned):
-  return answer.make(planned)
+def page(planned, kept):
+  return answer.make(planned, kept)
 
 
 @pytest.fixture(scope="module")

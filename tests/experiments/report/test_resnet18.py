@@ -91,7 +91,11 @@ def test_headline(runs):
     ("max logit", runs(table1, "max_logit", range(40)), 2),
     ("40 seeds", runs(table1, "loss", range(40)), 3),
     ("After a temperature", runs(table1, "loss", range(40), **after), 3),
-    ("WRN-28-10 (constant rate, 10 seeds)", runs(wide, "loss", range(10), **after), 3),
+    (
+      "WRN-28-10 (constant rate, 10 seeds)",
+      runs(wide, "loss", range(10), **after),
+      3,
+    ),
   ]
   text = (kept_rows.FOLDER.parents[1] / "README.md").read_text("utf-8")
   text = " ".join(text.split())

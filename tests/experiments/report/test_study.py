@@ -107,6 +107,22 @@ def made(seeds=6):
         }
 
 
+def test_equal_pairs_do_not_differ():
+  row = Compared("loss", np.ones(3), np.ones(3))
+  assert row.p == 1 and row.interval == (0, 0) and row.sign == 0
+  assert outcomes.verdict(row, LOSS) == "no difference that matters"
+
+
+def test_only_what_is_planned_has_the_plan():
+  rows = list(made(seeds=10))
+  found = Results(rows, schedules.STUDY.config)
+  assert "don’t need it.**" in study.make(schedules.STUDY, found).markdown
+  changed = schedules.STUDY.override(["optimizers=sgd,orthograd"])
+  page = study.make(changed, found).markdown
+  assert "don’t need it" not in page and "PLAN.md" not in page
+  assert "run schedules --set optimizers=sgd,orthograd`: " in page
+
+
 def test_page_of_a_planned_study():
   found = Results(made(), schedules.STUDY.config)
   answer = study.answer(schedules.STUDY, found)
