@@ -249,14 +249,12 @@ def _lookup(
   # Look up by path: mask may have removed leaves.
   tree = dict(tree_util.tree_flatten_with_path(batch_axes, is_leaf=_is_axes)[0])
   all_leaves = tree_util.tree_flatten_with_path(params, is_leaf=_absent)[0]
+  known = {path[:i] for path, _ in all_leaves for i in range(len(path) + 1)}
   # An absent node stands for everything below it that mask removed.
-  known = lambda path: any(
-    path == other[: len(path)]
-    or (_absent(leaf) and other == path[: len(other)])
-    for other, leaf in all_leaves
-  )
+  absent = {path for path, leaf in all_leaves if _absent(leaf)}
   for path in tree:
-    if all_leaves and not known(path):
+    above = {path[:i] for i in range(len(path) + 1)}
+    if all_leaves and path not in known and not above & absent:
       raise ValueError(
         f"batch_axes has an entry at {where(path)}, but params have no leaf"
         " there. Remove the entry, or use the name that params have."

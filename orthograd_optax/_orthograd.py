@@ -73,7 +73,7 @@ def orthograd(
   **The gate.** If a gradient is parallel to its parameters, only rounding noise
   is left of it. With renormalization such a vector gets no update: the gate
   closes. It does if ‖g⊥‖ is below about 1.2e-6 of ‖g‖ in float32, 2e-3 in
-  float16 and 1.6e-2 in bfloat16. The coarsest dtype of a group counts.
+  float16 and 1.6e-2 in bfloat16. If one of w and g is float32, half of that.
 
   **Scalars and zeros.** Exclude scalars with ``mask``, or join them to other
   leaves with ``partition``. A leaf with one entry is parallel to its gradient:
@@ -234,10 +234,10 @@ def orthograd_sgd(
   learning_rate: optax.ScalarOrSchedule,
   momentum: float | jax.Array | None = None,
   nesterov: bool = False,
-  weight_decay: float | jax.Array = 0.0,
-  weight_decay_mask: Any = None,
   accumulator_dtype: Any = None,
   *,
+  weight_decay: float | jax.Array = 0.0,
+  weight_decay_mask: Any = None,
   renormalize: bool = True,
   eps: float | jax.Array = 1e-30,
   strength: optax.ScalarOrSchedule = 1.0,
@@ -263,11 +263,11 @@ def orthograd_sgd(
     learning_rate: :math:`\eta`, a number or a schedule.
     momentum: :math:`\mu`, or ``None`` for no momentum.
     nesterov: whether to use Nesterov momentum.
+    accumulator_dtype: dtype of the momentum. By default, that of the
+      parameters.
     weight_decay: :math:`\lambda`.
     weight_decay_mask: which parameters decay, as in
       :func:`optax.add_decayed_weights`. By default all do.
-    accumulator_dtype: dtype of the momentum. By default, that of the
-      parameters.
     renormalize: see :func:`orthograd`.
     eps: see :func:`orthograd`.
     strength: see :func:`orthograd`.
@@ -551,9 +551,7 @@ def alignment(
 
 def _check_number(name: str, value: Any, high: float, allowed: str) -> None:
   """Checks an option. Of a traced value, checks dtype and shape only."""
-  traced = isinstance(value, core.Tracer) or (
-    isinstance(value, jax.Array) and not value.is_fully_addressable
-  )
+  traced = not _is_known(value)
   try:
     numbers = value if traced else np.asarray(value)
     ok = jnp.issubdtype(numbers.dtype, jnp.number)
@@ -595,9 +593,14 @@ def _check_state(state: Any, counts: bool, diagnostics: bool) -> None:
     )
 
 
+def _is_known(x: Any) -> bool:
+  """Whether x has values here: it is not traced, nor on other hosts."""
+  traced = isinstance(x, core.Tracer)
+  return not traced and getattr(x, "is_fully_addressable", True)
+
+
 def _is_one(strength: Any) -> bool:
-  traced = isinstance(strength, core.Tracer)
-  return not traced and bool(np.all(np.asarray(strength) == 1))
+  return _is_known(strength) and bool(np.all(np.asarray(strength) == 1))
 
 
 def _warn_of_single_entries(groups: dict[str, list[_groups.Member]]) -> None:
@@ -606,8 +609,7 @@ def _warn_of_single_entries(groups: dict[str, list[_groups.Member]]) -> None:
   for member, *others in groups.values():
     w = member.param
     shape = [jnp.shape(w)[i] for i in member.axes]
-    known = isinstance(w, (jax.Array, np.ndarray, float))
-    known = known and not isinstance(w, core.Tracer)
+    known = isinstance(w, (jax.Array, np.ndarray, float)) and _is_known(w)
     single = not others and all(isinstance(n, int) and n == 1 for n in shape)
     if single and known and not jnp.iscomplexobj(w) and np.any(np.asarray(w)):
       stuck.append(_groups.where(member.path))

@@ -138,9 +138,13 @@ def _project(options: Options, *args: Any) -> list[Projection]:
 @_project.defjvp
 def _project_jvp(options: Options, primals, tangents):
   # Differentiate the exact method: it is the plain formula, after w and g are
-  # divided by their largest entries.
+  # divided by their largest entries. At strength 0 it returns g itself, which
+  # has no derivative by the strength: take that at the least strength.
   exact = functools.partial(_project_exact, options)
-  return _project(options, *primals), jax.jvp(exact, primals, tangents)[1]
+  ws, gs, strength, eps = primals
+  least = jnp.finfo(strength.dtype).tiny
+  at = ws, gs, jnp.where(strength == 0, least, strength), eps
+  return _project(options, *primals), jax.jvp(exact, at, tangents)[1]
 
 
 def _project_exact(options: Options, ws, gs, strength, eps):
@@ -166,19 +170,19 @@ def _exact(ws, gs, strength, eps, *, options) -> Projection:
     for x, number in zip(xs, _expand(factor, axes), strict=True)
   ]
   unit_w, unit_g = (
-    _sums.magnitude(xs, axes, axis_name).astype(dtype) for xs in (ws, gs)
+    _sums.magnitude(xs, axes, axis_name, dtype) for xs in (ws, gs)
   )
   scaled_ws, scaled_gs = scale(ws, 1 / unit_w), scale(gs, 1 / unit_g)
   sums = _sums.over_devices(_sums.exact(scaled_ws, scaled_gs, axes), axis_name)
   s = _strength_like(strength, sums.wg)
-  c, removed = _solve(sums, s)
+  c, _ = _solve(sums, s)
   parallel = scale(scaled_ws, s * c)
   rest = [g - x for g, x in zip(scaled_gs, parallel, strict=True)]
   # Measure ‖g⊥‖² on g⊥ itself. The difference of squares would cancel.
   rr = _sums.over_devices(_sums.exact(rest, rest, axes), axis_name).gg
   noise = _noise(_sums.group(ws, gs, axes), dtype, subtracted=False)
   noise = Noise(noise.relative, noise.w / unit_w, noise.g / unit_g)
-  sums, eps = sums._replace(gg=rr + removed), eps.astype(dtype) / unit_g
+  eps = eps.astype(dtype) / unit_g
   step, figures = _gate(sums, c, rr, s, eps, noise, renormalize)
   outs = scale(scale(rest, step.gain), unit_g)
   outs = [
@@ -331,8 +335,8 @@ def _gate(sums: Sums, c, rr, strength, eps, noise: Noise, renormalize: bool):
   nonzero = (ww != 0) & (gg != 0)
   cosine = c * jnp.sqrt(_safe(ww, nonzero)) / jnp.sqrt(_safe(gg, nonzero))
   cosine = jnp.where(nonzero, cosine, 0.0)
-  removed = strength * (2 - strength) * cosine * cosine
-  figures = cosine, removed, closed & nonzero & ~untouched
+  share = strength * (2 - strength) * cosine * cosine  # of ‖g‖², removed
+  figures = cosine, share, closed & nonzero & ~untouched
   return Step(strength * c, gain, untouched), figures
 
 

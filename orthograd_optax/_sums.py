@@ -1,7 +1,8 @@
 """Sums ⟨w, g⟩, ⟨w, w⟩ and ⟨g, g⟩.
 
 *Wide* sums entries of up to 32 bits in float64. It takes one sweep over w and
-g, and is right at any scale and any angle. *Exact* sums in the entries' own
+g, and is right at any scale and, but for millions of entries in a row, at any
+angle that the gate lets pass. *Exact* sums in the entries' own
 dtype, for float64 leaves and for devices without float64. Its caller first
 divides w and g by their `magnitude`, and then measures g⊥ itself.
 """
@@ -136,18 +137,18 @@ def _replicated(x: jax.Array) -> jax.Array:
   return x
 
 
-def magnitude(xs: Arrays, axes: Axes, axis_name: Any) -> jax.Array:
+def magnitude(xs: Arrays, axes: Axes, axis_name: Any, dtype: Any) -> jax.Array:
   """A power of two near the largest absolute entry, the same on all devices.
 
   The squares of x / magnitude neither overflow nor underflow.
   """
   peaks = [
-    jnp.max(jnp.abs(lax.stop_gradient(x)), a, initial=0)
+    jnp.max(jnp.abs(lax.stop_gradient(x)), a, initial=0).astype(dtype)
     for x, a in zip(xs, axes, strict=True)
   ]
   peak = functools.reduce(jnp.maximum, replicated(peaks))
   peak = peak if axis_name is None else lax.pmax(peak, axis_name)
-  info = jnp.finfo(peak.dtype)
+  info = jnp.finfo(dtype)
   power = lax.reduce_precision(peak, info.nexp, mantissa_bits=0)
   # Clip to powers that have an inverse: not 0, not subnormal, not infinite.
   return jnp.clip(power, 2.0**info.minexp, 2.0**-info.minexp)

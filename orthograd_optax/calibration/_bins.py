@@ -250,8 +250,7 @@ def tally(
         f"where has shape {where.shape} and dtype {where.dtype}, but must be "
         f"booleans in the shape of the labels, {np.shape(labels)}."
       )
-    labels = labels * where.astype(jnp.int32)
-    logits, labels = _inputs.check(logits, labels)
+    logits, labels = _inputs.check(logits, labels, where=where)
     logits = jnp.where(where[:, None], logits, 0)
   return _tally(logits, labels, num_bins, where)
 

@@ -23,7 +23,9 @@ from orthograd_optax.calibration._bootstrap import Estimate
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
 
-MIN_SEEDS = 5  # for a verdict
+# For a verdict.
+MIN_SEEDS = 5
+MIN_EXAMPLES = 20
 HIGHER_IS_BETTER = ("accuracy", "auroc")
 # Higher is neither better nor worse.
 NEUTRAL = ("confidence", "overconfidence", "entropy", "temperature")
@@ -146,9 +148,9 @@ def compare(
 
   Returns:
     A :class:`ModelComparison`. ``print`` it, ``save`` it as a page, or take the
-    numbers of ``to_dict()``. With two to four seeds, it has numbers but no
-    verdict. Intervals are not adjusted for the number of metrics: expect some
-    difference by chance.
+    numbers of ``to_dict()``. With two to four seeds, or fewer than 20
+    examples, it has numbers but no verdict. Intervals are not adjusted for the
+    number of metrics: expect some difference by chance.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -193,9 +195,15 @@ def compare(
     notes.append(
       f"{number} seeds are too few for a verdict: use at least {MIN_SEEDS}."
     )
+  examples = len(both[0][0].rows)
+  if examples < MIN_EXAMPLES:
+    notes.append(
+      f"{examples} example{'s' if examples > 1 else ''} are too few for a "
+      f"verdict: use at least {MIN_EXAMPLES}, better some hundred."
+    )
   return ModelComparison(
     names=(str(names[0]), str(names[1])),
-    examples=len(both[0][0].rows),
+    examples=examples,
     seeds=number,
     level=level,
     a=estimates[0],

@@ -89,13 +89,21 @@ def suggesting(function: Callable[P, R]) -> Callable[P, R]:
   return wrapper
 
 
-def check(logits: Any, labels: Any, needs_labels: bool = True):
-  """Returns (logits, labels) as arrays, or raises."""
+def check(
+  logits: Any, labels: Any, needs_labels: bool = True, where: Any = None
+):
+  """Returns (logits, labels) as arrays, or raises.
+
+  Labels may be anything where `where` is False.
+  """
   logits = _check_logits(logits)
   if labels is None and not needs_labels:
     return logits, None
   labels = _check_labels(labels, *logits.shape)
   classes = logits.shape[1]
+  if where is not None:
+    traced = isinstance(where, Tracer) or isinstance(labels, Tracer)
+    labels = (jnp if traced else np).where(where, labels, 0)
   in_range = (labels >= 0) & (labels < classes)
   if not isinstance(in_range, Tracer) and not np.all(in_range):
     first = int(np.argmin(in_range))

@@ -12,6 +12,7 @@ from orthograd_optax.calibration._recalibrators import Recalibrator
 
 JUDGED = ("accuracy", "nll", "brier", "ece")
 NOT_RECALIBRATED = "as it is"
+LEAST_TEMPERATURE = 1e-6
 MAX_TO_FIT = 50_000  # examples, for methods other than temperature
 
 
@@ -73,9 +74,14 @@ def _nll_gain(before, after, level) -> Estimate:
   return Estimate.of(_bootstrap.basic_interval(values[0], draws, level))
 
 
-def best(judged, p_calibrated, level) -> str | None:
+def is_always_right(temperature: Estimate) -> bool:
+  """Whether every answer is right on the examples to fit on: T goes to 0."""
+  return temperature.value < LEAST_TEMPERATURE
+
+
+def best(judged, temperature, p_calibrated, level) -> str | None:
   """The first method that no later method beats significantly."""
-  if not judged or p_calibrated >= 0.05:
+  if not judged or p_calibrated >= 0.05 or is_always_right(temperature):
     return None
   chosen = NOT_RECALIBRATED
   for name, (_, described) in judged.items():

@@ -153,9 +153,12 @@ def logit_norm(
     Wei et al., `Mitigating Neural Network Overconfidence with Logit
     Normalization <https://arxiv.org/abs/2205.09310>`_, 2022
   """
+  # In float16, squares overflow and 1e-7 is lost.
+  wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   # The gradient of the plain norm is NaN at 0.
-  norms = optax.safe_norm(logits, 0.0, axis=-1, keepdims=True)
-  return _cross_entropy(logits / (norms + 1e-7) / temperature, labels)
+  norms = optax.safe_norm(wide, 0.0, axis=-1, keepdims=True)
+  losses = _cross_entropy(wide / (norms + 1e-7) / temperature, labels)
+  return losses.astype(logits.dtype)
 
 
 def _log_odds(logits: Array, labels: Array) -> Array:

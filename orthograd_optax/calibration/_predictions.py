@@ -124,9 +124,15 @@ def _run(logits, labels, place, groups, fit, split_seed) -> Run:
 
 
 def _named(labels: Any, classes: Sequence[Any] | None) -> Any:
-  """Turns names into indices. The metrics check all other labels."""
+  """Turns names into indices. The metrics check all other labels.
+
+  Numbers are names if the classes are numbers, too, such as 1, 2 and 3.
+  """
   labels = labels if isinstance(labels, jax.Array) else np.asarray(labels)
-  if labels.ndim != 1 or labels.dtype.kind not in "OUST" or classes is None:
+  if labels.ndim != 1 or classes is None:
+    return labels
+  numbers = all(isinstance(c, int | np.integer) for c in classes)
+  if labels.dtype.kind not in ("OUSTiu" if numbers else "OUST"):
     return labels
   index = {str(c): i for i, c in enumerate(classes)}
   names = [str(y) for y in labels]

@@ -32,9 +32,9 @@ def confidence_correlation(logits: Any, labels: Any) -> jax.Array:
   """
   confidence = _inputs.confidence(logits)
   correct = (_inputs.rank(logits, labels) < 1).astype(logits.dtype)
-  # x is exactly zero if all confidences are equal.
-  x = confidence - confidence[0]
-  x, y = x - jnp.mean(x), correct - jnp.mean(correct)
+  # Exactly zero if all confidences, or all answers, are equal.
+  x, y = confidence - confidence[0], correct - correct[0]
+  x, y = x - jnp.mean(x), y - jnp.mean(y)
   deviations = jnp.sqrt(jnp.sum(x**2)) * jnp.sqrt(jnp.sum(y**2))
   return jnp.sum(x * y) / deviations
 

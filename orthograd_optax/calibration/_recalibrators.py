@@ -32,7 +32,8 @@ class Recalibrator(abc.ABC):
     """Calibrates logits of shape (..., classes).
 
     One column is the logit of the second of two classes; the result then has
-    two columns.
+    two columns. For such logits of shape (examples,), pass ``logits[:, None]``:
+    one axis alone is taken for the classes of one example.
     """
 
   @abc.abstractmethod

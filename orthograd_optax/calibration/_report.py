@@ -273,7 +273,7 @@ def report(
     by_class=_worst(_parts("class", estimates, described, predictions.classes)),
     by_group=_worst(_parts("group", estimates, described, predictions.groups)),
     confident_errors=_confident_errors(predictions),
-    best=_judging.best(judged, p, level),
+    best=_judging.best(judged, temperature, p, level),
     notes=_notes(predictions, estimates["accuracy"][2]),
   )
 

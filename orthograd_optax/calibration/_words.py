@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from orthograd_optax.calibration import _judging
 from orthograd_optax.calibration._bootstrap import Estimate
 
 if TYPE_CHECKING:
@@ -160,10 +161,11 @@ def _scale(report: "Report") -> str:
   if not report.recalibrated or report.temperature_half is None:
     return "There are too few examples to tell."
   fitted, low, high = report.temperature_half
-  if not 1e-6 < fitted < 1e6:
+  always_right = _judging.is_always_right(report.temperature_half)
+  if always_right or fitted > 1e6:
     reason = (
       "every answer is right, so more confidence is always better"
-      if fitted < 1
+      if always_right
       else "the logits carry no information about the labels, or the wrong one"
     )
     return (
@@ -247,6 +249,14 @@ def recommendation(report: "Report") -> tuple[str, str]:
     return (
       f"Get more examples: {report.examples} are too few. Use at least a few "
       "hundred.",
+      "",
+    )
+  half = report.temperature_half
+  if half is not None and _judging.is_always_right(half):
+    return (
+      "Leave it as it is. On the examples to fit on every answer is right, so "
+      "a recalibrator would raise the confidence without end. Use examples "
+      "with some wrong answers.",
       "",
     )
   if report.p_calibrated >= 0.05:

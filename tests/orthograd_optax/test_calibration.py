@@ -359,6 +359,14 @@ def test_logits(data):
   assert_close(calibration.logit_variance(logits), expected)
 
 
+@pytest.mark.parametrize("n", [2, 41, 47, 55])
+def test_confidence_correlation_of_equal_answers(n):
+  """Is NaN, also where the mean of n ones rounds."""
+  logits = np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32)
+  for labels in (logits.argmax(axis=1), logits.argmin(axis=1)):
+    assert np.isnan(calibration.confidence_correlation(logits, labels))
+
+
 def test_confidence_correlation(data):
   logits, labels = data
   expected = stats.pearsonr(*confidence64(logits, labels)).statistic
@@ -610,6 +618,12 @@ def test_tallies_that_do_not_fit():
   logits, labels = synthetic()
   with pytest.raises(ValueError, match="where has shape"):
     calibration.tally(logits, labels, where=np.ones(3, bool))
+  every = np.ones(len(labels), bool)
+  calibration.tally(logits, list(labels), where=every)
+  with pytest.raises(ValueError, match=f"labels.0. is {2**32}, but with"):
+    calibration.tally(logits, np.asarray(labels) + 2**32, where=every)
+  with pytest.raises(TypeError, match="labels are bool, but must be integers"):
+    calibration.tally(logits, every, where=every)
 
 
 # Types, transformations and edges.

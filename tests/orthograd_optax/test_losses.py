@@ -265,3 +265,12 @@ def test_pytorch(scale):
     values, grads = evaluate(name, scale * LOGITS, *parameters)
     np.testing.assert_allclose(values, expected.detach(), rtol=1e-9)
     np.testing.assert_allclose(grads, logits.grad, rtol=1e-9, atol=1e-9)
+
+
+def test_logit_norm_of_large_float16():
+  """Whose squares overflow."""
+  logits = jnp.array([[300.0, 0.0, 0.0]], jnp.float16)
+  (loss,) = calibration.logit_norm(logits, jnp.array([1]), 0.5)
+  assert loss.dtype == jnp.float16
+  expected = np.log(np.exp(2.0) + 2)
+  np.testing.assert_allclose(loss, expected, rtol=1e-3)

@@ -1,5 +1,7 @@
 """The options of orthograd, orthograd_sgd and alignment, and their errors."""
 
+import inspect
+
 import chex
 from hypothesis import given
 from hypothesis import strategies as st
@@ -263,6 +265,15 @@ def torch_like_sgd(w, grads, lr, momentum, nesterov, decay, **options):
       g = g + momentum * trace if nesterov else trace
     w = w - lr * g
   return w
+
+
+def test_orthograd_sgd_takes_the_arguments_of_sgd():
+  """In the same places; what it has besides must be named."""
+  names = list(inspect.signature(optax.sgd).parameters)
+  ours = inspect.signature(orthograd_sgd).parameters
+  assert list(ours)[: len(names)] == names
+  others = list(ours.values())[len(names) :]
+  assert all(it.kind is it.KEYWORD_ONLY for it in others)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])

@@ -211,6 +211,21 @@ def test_gate_knows_the_coarser_dtype(params, updates):
   np.testing.assert_array_equal(apply(w, w.astype(jnp.dtype(updates))), 0)
 
 
+@pytest.mark.usefixtures("on_each")
+@pytest.mark.parametrize("other", ["float32", *HALF])
+@pytest.mark.parametrize("dtype", HALF)
+def test_where_the_gate_closes(dtype, other):
+  """At the share of docs/numerics.md; half of it beside float32."""
+  share = {"float16": 2e-3, "bfloat16": 1.6e-2}[dtype]
+  share *= 0.5 if other == "float32" else 1.0
+  if {dtype, other} == set(HALF):
+    share = (2e-3 + 1.6e-2) / 2
+  w = np.float32([1, 0]).astype(jnp.dtype(dtype))
+  for times, is_closed in ((0.9, True), (1.1, False)):
+    g = np.float32([1, times * share]).astype(jnp.dtype(other))
+    assert bool(apply(w, g)[1] == 0) == is_closed
+
+
 @given(pair=vectors(dtypes=("float32", "float64")), decades=st.floats(1, 3))
 def test_gate_stays_open_above_the_noise(on_each, pair, decades):
   w, g = (real64(x) for x in pair)
@@ -543,6 +558,42 @@ def test_gradients_flow_through(pair, strength):
       want /= 12 * h
       scale = norm(g) * norm(cotangent) * amplification(w, g)
       np.testing.assert_allclose(got, want, atol=1e-6 * scale)
+
+
+@pytest.mark.usefixtures("on_each")
+@pytest.mark.parametrize("strength", [0.0, 0.3])
+def test_gradient_by_the_strength(strength):
+  """Also of a strength that starts at 0, to be learned."""
+  w, g = random_pair((7,))
+  cotangent = np.cos(np.arange(7))
+  value = lambda s: jnp.vdot(compiled()(w, g, s, 1e-30), cotangent)
+  got = jax.grad(value)(jnp.float32(strength))
+  along = lambda s: np.sum(
+    reference.project(real64(w), real64(g), strength=s) * cotangent
+  )
+  h = 1e-3  # Four points, none of them below 0.
+  at = [along(strength + i * h) for i in range(4)]
+  want = (-11 * at[0] + 18 * at[1] - 9 * at[2] + 2 * at[3]) / (6 * h)
+  assert abs(want) > 0.1
+  np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("on_each")
+def test_a_group_may_mix_dtypes():
+  rng = np.random.default_rng(0)
+  tree = lambda: {
+    dtype: rng.standard_normal(5).astype(jnp.dtype(dtype))
+    for dtype in ("bfloat16", "float32")
+  }
+  w, g = tree(), tree()
+  flat = lambda xs: np.concatenate([real64(xs[k]) for k in sorted(xs)])
+  transform = orthograd(partition="global")
+  with jax.numpy_dtype_promotion("strict"):
+    out, _ = transform.update(g, (), w)
+  want = reference.project(flat(w), flat(g))
+  assert {k: x.dtype for k, x in out.items()} == {k: g[k].dtype for k in g}
+  np.testing.assert_allclose(flat(out)[:5], want[:5], rtol=8e-3)
+  np.testing.assert_allclose(flat(out)[5:], want[5:], rtol=1e-5)
 
 
 @pytest.mark.mostly_slow(4)

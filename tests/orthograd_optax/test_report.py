@@ -249,12 +249,34 @@ def test_a_model_that_is_always_right():
   assert found.metrics["accuracy"].value == 1
   assert found.metrics["accuracy"].low < 0.995
   assert "no best temperature" in _words.answers(found)["scale"].text
+  assert found.best is None
+  assert "Next: Leave it as it is. On the examples to fit on" in str(found)
   assert "all right, or all wrong" in _words.answers(found)["confidence"].text
   assert "There are no errors" in found.html()
   assert found.confident_errors == []
   backwards = report(logits, logits.argmin(axis=1))
   assert "order of the classes" in backwards.notes[0]
   assert "no information" in _words.answers(backwards)["scale"].text
+
+
+def test_classes_may_be_numbers():
+  """Labels are then their names. Beside other names, labels are indices."""
+  logits, labels = overconfident()
+  expected = report(logits, labels).metrics["accuracy"]
+  classes = [7, 1, 3, 5, 9][: logits.shape[1]]
+  assert len(classes) == logits.shape[1]
+  names = np.array(classes)[np.asarray(labels)]
+  words = [f"class {c}" for c in classes]
+  for given, known in (
+    (names, classes),
+    (names.astype(str), classes),
+    (jax.numpy.asarray(names), classes),
+    (labels, words),
+  ):
+    found = report(logits, given, classes=known)
+    assert found.metrics["accuracy"] == expected
+  with pytest.raises(ValueError, match="labels.*is '0', but the classes are"):
+    report(logits, 0 * labels, classes=classes)
 
 
 # Words and pages.
@@ -447,6 +469,9 @@ def test_compare_in_pairs():
   Page(found.html())
   assert found._repr_html_().startswith("<iframe")
   json.dumps(found.to_dict(), allow_nan=False)
+  few = calibration.compare(logits[:19], logits[:19] / 2, labels[:19])
+  assert set(few.verdicts.values()) == {""}
+  assert "19 examples are too few for a verdict" in str(few)
   same = calibration.compare(logits, logits, labels, replicates=200)
   assert set(same.verdicts.values()) == {"no difference shown"}
 
