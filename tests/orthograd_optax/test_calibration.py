@@ -620,7 +620,7 @@ def test_tallies_that_do_not_fit():
     calibration.tally(logits, labels, where=np.ones(3, bool))
   every = np.ones(len(labels), bool)
   calibration.tally(logits, list(labels), where=every)
-  with pytest.raises(ValueError, match=f"labels.0. is {2**32}, but with"):
+  with pytest.raises(ValueError, match=f"is {2**32 + labels[0]}, but with"):
     calibration.tally(logits, np.asarray(labels) + 2**32, where=every)
   with pytest.raises(TypeError, match="labels are bool, but must be integers"):
     calibration.tally(logits, every, where=every)
