@@ -110,38 +110,41 @@ def training(
 
 
 def differences(
-  changes: Mapping[str, tuple[float, float, float]], outcome: Outcome
+  panels: Mapping[Outcome, Mapping[str, tuple[float, float, float]]],
 ) -> "Figure":
-  """Differences in an outcome with their intervals, one a line.
+  """Differences with their intervals, one a line.
 
   Args:
-    changes: for each line's name, a difference and the ends of its interval.
-    outcome: what differs; the axis says which side is better, and a band which
+    panels: for each outcome, by the same names of lines, a difference and the
+      ends of its interval. The axis says which side is better, and a band which
       differences are too small to matter.
   """
   sides = {1: "← better    worse →", -1: "← worse    better →"}
-  matters = outcome.matters
-  width = max(6.2, 4.3 + 0.07 * max(map(len, changes)))
-  with _style.figure(width, 1.0 + 0.28 * len(changes)) as figure:
-    axis = figure.subplots()
-    if matters is not None:
-      band = {"color": "0.92", "linewidth": 0, "zorder": 0}
-      name = f"too small to matter (±{round(matters, 3):g})"
-      axis.axvspan(-matters, matters, **band, label=name)
+  names = list(next(iter(panels.values())))
+  width = 0.5 + 0.07 * max(map(len, names)) + 3.8 * len(panels)
+  with _style.figure(width, 1.0 + 0.28 * len(names)) as figure:
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)
+    for axis, (outcome, changes) in zip(axes.flat, panels.items(), strict=True):
+      if (matters := outcome.matters) is not None:
+        band = {"color": "0.92", "linewidth": 0, "zorder": 0}
+        name = f"too small to matter (±{round(matters, 3):g})"
+        axis.axvspan(-matters, matters, **band, label=name)
+      axis.axvline(0, color=_style.GREY, linewidth=1)
+      for y, (middle, low, high) in enumerate(changes.values()):
+        ends = [[middle - low], [high - middle]]
+        color = _style.COLORS[0]
+        axis.errorbar(middle, y, xerr=ends, fmt="o", color=color, capsize=2.5)
+        text = f"{middle:+.3f} ({low:+.3f}, {high:+.3f})".replace("-", "−")
+        beside = axis.get_yaxis_transform()
+        axis.text(1.02, y, text, va="center", transform=beside)
+      axis.grid(axis="y", visible=False)
+      label = f"difference in {outcome.label}, 95 % interval"
+      axis.set_xlabel(f"{label}\n{sides[outcome.sign]}")
+    axis = axes.flat[0]
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(len(names) - 0.5, -0.5)
+    if axis.get_legend_handles_labels()[0]:
       figure.legend(loc="outside lower center")
-    axis.axvline(0, color=_style.GREY, linewidth=1)
-    for y, (middle, low, high) in enumerate(changes.values()):
-      ends = [[middle - low], [high - middle]]
-      color = _style.COLORS[0]
-      axis.errorbar(middle, y, xerr=ends, fmt="o", color=color, capsize=2.5)
-      text = f"{middle:+.3f} ({low:+.3f}, {high:+.3f})".replace("-", "−")
-      beside = axis.get_yaxis_transform()
-      axis.text(1.02, y, text, va="center", transform=beside)
-    axis.set_yticks(range(len(changes)), changes)
-    axis.set_ylim(len(changes) - 0.5, -0.5)
-    axis.grid(axis="y", visible=False)
-    label = f"difference in {outcome.label}, 95 % interval"
-    axis.set_xlabel(f"{label}\n{sides[outcome.sign]}")
   return figure
 
 
@@ -156,4 +159,4 @@ def before_and_after_scaling(
   ):
     row = compare(found, "loss", seeds, part=parts[part])
     changes[f"{name}, {part}"] = (row.change, *row.interval)
-  return differences(changes, OUTCOMES["scaled_loss"]._replace(label="loss"))
+  return differences({OUTCOMES["scaled_loss"]._replace(label="loss"): changes})

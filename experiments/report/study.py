@@ -97,13 +97,6 @@ class Answer:
       for pair, row in self.rows.items()
     }
 
-  def figure(self) -> Any:
-    changes = {
-      f"{method_name(b)} − {method_name(a)}": (row.change, *row.interval)
-      for (a, b), row in self.rows.items()
-    }
-    return figures.differences(changes, self.outcome)
-
 
 def answer(
   study: config.Study, found: Results, family: Sequence[Compared] = ()
@@ -209,6 +202,25 @@ def title(name: str) -> str:
   return described.get(name, name).strip().splitlines()[0].rstrip(".")
 
 
+def differences(
+  its: Answer, others: Mapping[str, Mapping[Pair, Compared]]
+) -> Any:
+  """Draws the primary outcome and, where that is after T, the loss without."""
+  shown = {its.outcome: its.rows}
+  loss = outcomes.OUTCOMES["loss"]
+  if its.outcome.part == "scaled_half" and loss.label in others:
+    shown[loss._replace(label="loss without T")] = others[loss.label]
+  return figures.differences(
+    {
+      outcome: {
+        f"{method_name(b)} − {method_name(a)}": (row.change, *row.interval)
+        for (a, b), row in rows_of.items()
+      }
+      for outcome, rows_of in shown.items()
+    }
+  )
+
+
 def settings_of(methods: Iterable[config.Method]) -> dict[str, dict[str, Any]]:
   """For each method, what differs from SGD and the recipe, and its knob."""
   plain = dataclasses.asdict(config.SGD)
@@ -254,6 +266,7 @@ def make(
   planned = plan.studies().get(study.name) == study
   concluded = planned and is_complete(study, found)
   conclude = conclusions.CONCLUSIONS.get(study.name) if concluded else None
+  by_others = others(study, found, list(its.rows))
   epochs = study.epochs_evaluated()
   ended = [name for name in study.optimizers if found.seeds([name])]
   followed = [
@@ -266,9 +279,10 @@ def make(
     "title": title(study.name),
     "answer": its,
     "planned": planned,
+    "several_schedules": len({it.schedule for it in study.methods}) > 1,
     "conclusion": conclude and conclude(found),
     "diverged": diverged(study, found),
-    "others": others(study, found, list(its.rows)),
+    "others": by_others,
     "means": means(study.optimizers, found),
     "ensembles": means(study.pooled, found, least=1),
     "pooled": any(set(pair) & set(study.pooled) for pair in its.rows),
@@ -283,7 +297,7 @@ def make(
     "runs_of": runs_of(study, found),
   }
   drawings = {
-    f"{study.name}_differences": its.figure,
+    f"{study.name}_differences": lambda: differences(its, by_others),
     f"{study.name}_reliability": lambda: figures.reliability(
       found, None, optimizers=ended
     ),

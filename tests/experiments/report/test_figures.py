@@ -19,7 +19,7 @@ def drawn(axis):
 @pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
 def test_differences_say_which_side_is_better(outcome):
   changes = {"a": (0.01, -0.02, 0.04), "b": (-0.2, -0.3, -0.1)}
-  figure = figures.differences(changes, outcome)
+  figure = figures.differences({outcome: changes})
   (axis,) = figure.axes
   for name, (low, high) in drawn(axis).items():
     np.testing.assert_allclose((low, high), changes[name][1:])
