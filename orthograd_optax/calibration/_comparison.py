@@ -198,8 +198,8 @@ def compare(
   examples = len(both[0][0].rows)
   if examples < MIN_EXAMPLES:
     notes.append(
-      f"{examples} example{'s' if examples > 1 else ''} are too few for a "
-      f"verdict: use at least {MIN_EXAMPLES}, better some hundred."
+      f"Too few examples for a verdict, {examples}: use at least "
+      f"{MIN_EXAMPLES}, better some hundred."
     )
   return ModelComparison(
     names=(str(names[0]), str(names[1])),

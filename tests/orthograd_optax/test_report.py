@@ -471,7 +471,7 @@ def test_compare_in_pairs():
   json.dumps(found.to_dict(), allow_nan=False)
   few = calibration.compare(logits[:19], logits[:19] / 2, labels[:19])
   assert set(few.verdicts.values()) == {""}
-  assert "19 examples are too few for a verdict" in str(few)
+  assert "Too few examples for a verdict, 19: use at least 20" in str(few)
   same = calibration.compare(logits, logits, labels, replicates=200)
   assert set(same.verdicts.values()) == {"no difference shown"}
 
