@@ -8,20 +8,18 @@ from jax.sharding import PartitionSpec as P
 import numpy as np
 from test_sharding import SGD, expected_params, make_step, make_trees
 
-from orthograd_optax import orthograd_sgd
+from orthograd_optax import orthograd, orthograd_sgd
 
 
 def main(port: str, process: int) -> None:
   jax.config.update("jax_cpu_collectives_implementation", "gloo")
   jax.distributed.initialize(f"127.0.0.1:{port}", 2, process)
   mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
-  trees = make_trees()
-  params, targets = jax.tree.map(
-    lambda x: jax.make_array_from_callback(
-      x.shape, NamedSharding(mesh, P("x")), lambda index: x[index]
-    ),
-    trees,
+  sharded = lambda x: jax.make_array_from_callback(
+    x.shape, NamedSharding(mesh, P("x")), lambda index: x[index]
   )
+  trees = make_trees()
+  params, targets = jax.tree.map(sharded, trees)
   optimizer = orthograd_sgd(**SGD)
   state = optimizer.init(params)
   step = jax.jit(make_step(optimizer))
@@ -34,6 +32,9 @@ def main(port: str, process: int) -> None:
       np.testing.assert_allclose(
         shard.data, ours[shard.index], rtol=1e-5, atol=1e-6
       )
+  # Whose values are not all here, so that init can't look at them.
+  column, strength = (sharded(np.ones(shape)) for shape in ((4, 1), (4,)))
+  orthograd(batch_axes=0, strength=strength).init({"column": column})
   print(f"process {process} of {jax.process_count()}: OK")
 
 
