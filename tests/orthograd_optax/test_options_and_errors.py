@@ -711,7 +711,6 @@ HUGE = 2.0**100  # about 1e30, and a factor that rounds nothing
 @pytest.mark.mostly_slow(7)
 @pytest.mark.usefixtures("on_each")
 @pytest.mark.parametrize("renormalize", [True, False])
-@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize(
   "of_w, of_g",
   [
