@@ -211,7 +211,6 @@ def test_gate_knows_the_coarser_dtype(params, updates):
   np.testing.assert_array_equal(apply(w, w.astype(jnp.dtype(updates))), 0)
 
 
-@pytest.mark.mostly_slow(4)
 @pytest.mark.usefixtures("on_each")
 @pytest.mark.parametrize("other", ["float32", *HALF])
 @pytest.mark.parametrize("dtype", HALF)
@@ -392,7 +391,7 @@ def test_matrices_measured_by_row():
     np.testing.assert_allclose(flat(found), want, rtol=0, atol=1e-5)
 
 
-@pytest.mark.mostly_slow(6)
+@pytest.mark.mostly_slow(3)
 @pytest.mark.usefixtures("on_each")
 @pytest.mark.parametrize(
   "dtype, shape", [("complex64", (4, 5)), ("float32", (3, 300))]
@@ -412,7 +411,7 @@ def test_second_derivatives_by_reverse_mode(dtype, shape):
   np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * np.abs(want).max())
 
 
-@pytest.mark.mostly_slow(6)
+@pytest.mark.mostly_slow(3)
 @pytest.mark.usefixtures("on_each")
 @pytest.mark.parametrize(
   "batch_axes, axes, shape", [(None, (0, None), (300,)), (0, (1, 1), (4, 5))]

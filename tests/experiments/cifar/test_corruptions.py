@@ -154,8 +154,9 @@ def test_photons_have_poissons_distribution(c):
 # Six images at severity 5, in these tests, are of one program each.
 
 
-@pytest.mark.mostly_slow(4)
-@pytest.mark.parametrize("severity", [5, 1])
+@pytest.mark.parametrize(
+  "severity", [5, pytest.param(1, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", ALL)
 def test_keys(name, severity):
   images = cache.load_sample().test_images[:6]

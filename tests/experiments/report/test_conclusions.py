@@ -141,7 +141,6 @@ def test_what_diverges_is_said_and_claims_nothing():
   assert name == "optimizers"
 
 
-@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize(
   ("loss", "words"),
   [

@@ -97,7 +97,6 @@ def test_page(tmp_path):
   assert "“Needed” only if" in found or '"Needed" only if' in found
 
 
-@pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize(
   "ours, theirs, bare",
   [

@@ -8,7 +8,6 @@ from experiments import __main__ as command
 from experiments.report import kept, pages
 
 
-@pytest.mark.slow
 def test_kept_pages_are_current():
   shown, made = set(), set()
   for name, page in pages.make():
