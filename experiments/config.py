@@ -247,9 +247,18 @@ class Run(NamedTuple):
   seed: int
 
 
+_OF = " ensemble of "
+
+
 def ensemble(method: str, size: int) -> str:
   """What rows call the ensembles of a method's runs."""
-  return f"{method} ensemble of {size}"
+  return f"{method}{_OF}{size}"
+
+
+def split_ensemble(name: str) -> tuple[str, str]:
+  """The method of a name in rows, and the ensemble's size; "" if it is none."""
+  method, _, size = name.partition(_OF)
+  return method, size
 
 
 # Fields of a study that the command line can't set by their names.

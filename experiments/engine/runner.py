@@ -152,6 +152,7 @@ def split_seeds(study: Study, seeds: list[int], most: int) -> list[list[int]]:
       f"together, but only {most} do. Set --group-size to {size} times the "
       f"number of methods, {len(study.methods)}, or use a larger device."
     )
+  # Where ensembles don't fit, each seed is a block by itself.
   unit, most = (study.block, most // size) if size <= most else (None, most)
   blocks = [list(block) for _, block in itertools.groupby(seeds, unit)]
   count = math.ceil(len(blocks) / most)

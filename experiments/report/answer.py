@@ -67,6 +67,7 @@ def make(planned: study.Loaded, replicated: replication.Rows) -> Page:
   pairs = list(methods.STUDY.pairs)
   if is_kept["optimizers"]:
     pairs += [it for it in optimizers.STUDY.pairs if study.has(found, it)]
+  names = [name for pair in pairs for name in pair]
   plain, whole = COSINE
   facts = {
     "cosine": by_outcome(found, COSINE),
@@ -87,9 +88,9 @@ def make(planned: study.Loaded, replicated: replication.Rows) -> Page:
       name: ensembles(results[name]) for name in ("schedules", *study.SIZES)
     },
     "mixup_ensembles": outcomes.mean(found, MIXUP_ENSEMBLES),
-    "table": table(found, [name for pair in pairs for name in pair]),
+    "table": table(found, names),
     "columns": [outcomes.OUTCOMES[name].label for name in COLUMNS],
-    "more": more(found, [name for pair in pairs for name in pair]),
+    "more": more(found, names),
     "done": [name for name in is_kept if is_kept[name] and name != NO_PAGE],
     "open": {
       name: study.title(name)

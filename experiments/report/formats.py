@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments import config
 from experiments.report import paper
 
 # Parts of the parameters that ⊥Grad is put on.
@@ -88,9 +89,9 @@ def method_name(method: str) -> str:
     >>> print(method_name("orthograd_sam ensemble of 5"))
     ⊥Grad, SAM, ensemble of 5
   """
-  method, ensemble, size = method.partition(" ensemble of ")
-  if ensemble:
-    return f"{method_name(method)},{ensemble}{size}"
+  method, size = config.split_ensemble(method)
+  if size:
+    return f"{method_name(method)}, ensemble of {size}"
   if method in NAMES:
     return NAMES[method]
   plain = method.removeprefix("orthograd_")

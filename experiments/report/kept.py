@@ -104,6 +104,6 @@ def begin(
 
 def _runs(row: dict[str, Any]) -> set[tuple[str, str, int]]:
   """The run that a row is of, or the members of its ensemble."""
-  method = row["optimizer"].partition(" ensemble of ")[0]
+  method, _ = config.split_ensemble(row["optimizer"])
   seeds = row.get("members", [row["seed"]])
   return {(row["study"], method, seed) for seed in seeds}
