@@ -8,12 +8,21 @@ from typing import Any
 import numpy as np
 
 from experiments import config
-from experiments.report import outcomes, replication, study, temperature
-from experiments.report.compare import CORRUPTED
+from experiments.report import extended as long
+from experiments.report import (
+  outcomes,
+  replication,
+  resnet18,
+  study,
+  temperature,
+  wrn28_10,
+)
+from experiments.report.compare import CLEAN, CORRUPTED
 from experiments.report.formats import method_name
 from experiments.report.page import Page, markdown
 from experiments.report.results import Results
 from experiments.studies import (
+  decay,
   extended,
   masked,
   methods,
@@ -82,7 +91,19 @@ def make(planned: study.Loaded, replicated: replication.Rows) -> Page:
     "added_to": {
       pair[0]: by_outcome(found, pair) for pair in methods.STUDY.pairs
     },
+    "decay": {
+      pair[0]: by_outcome(results["decay"], pair) for pair in decay.LEVELS
+    },
+    "head_decay": {
+      name: outcomes.mean(results["decay"], name, "loss")
+      for name in decay.HEADS
+    },
     "masked": by_outcome(found, masked.STUDY.pairs[0]),
+    "corrupted_accuracy": outcomes.compare_pair(
+      results["corruption_confirmation"],
+      outcomes.OUTCOMES["corrupted_accuracy"],
+      CONSTANT,
+    ),
     **replication_facts(replicated),
     "ensembles": {
       name: ensembles(results[name]) for name in ("schedules", *study.SIZES)
@@ -113,11 +134,20 @@ def by_outcome(found: Results, pair: study.Pair) -> dict[str, Any]:
 
 def replication_facts(rows: replication.Rows) -> dict[str, Any]:
   """The replication's loss, and all of its settings after T."""
-  settings = (table1.STUDY, wide.STUDY, extended.STUDY)
-  found = [Results(rows, setting.config) for setting in settings]
+  settings = {
+    "ResNet-18": (table1.STUDY, resnet18.ALL_SEEDS),
+    "WRN-28-10": (wide.STUDY, wrn28_10.ALL_SEEDS),
+    "1000 epochs": (extended.STUDY, long.SEEDS),
+  }
+  found = {name: Results(rows, of.config) for name, (of, _) in settings.items()}
   return {
-    "replicated_loss": outcomes.compare_pair(found[0], LOSS, CONSTANT),
-    "after_t": temperature.facts(*found)["half"],
+    "replicated_loss": outcomes.compare_pair(
+      found["ResNet-18"], LOSS, CONSTANT
+    ),
+    "after_t": {
+      name: temperature.line(found[name], seeds, CLEAN, "scaled_half")
+      for name, (_, seeds) in settings.items()
+    },
   }
 
 

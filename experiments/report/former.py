@@ -1,4 +1,4 @@
-"""All runs of seeds 0 to 19, also the former ones.
+"""All runs of seeds 0 to 39, also the former ones.
 
 `results/former_runs.jsonl.gz` has rows of the former runs, with means over sets
 of corrupted images: of commit 0fd5fef, the first run of seeds 0 to 19, and of
@@ -23,23 +23,28 @@ STUDY = "former_runs"
 SECOND = {"max_logit": -1.80, "logit_variance": -1.76}
 
 
-def facts(found: Results, first: Results, mixed: Results) -> dict[str, Any]:
+def facts(
+  found: Results, first: Results, mixed: Results, later: Results
+) -> dict[str, Any]:
   """Differences by metric and part of the rows, for each set of runs.
 
   Args:
     found: with the third run, which is kept, and seeds 20 to 39.
     first: the first run.
     mixed: the first run, and seeds 20 to 39.
+    later: the second run of seeds 20 to 39.
   """
   clean = {
     "first": (first, TABLE1_SEEDS, CLEAN),
     "third": (found, TABLE1_SEEDS, CLEAN),
     "fresh": (found, CONFIRMATION_SEEDS, CLEAN),
+    "fresh, again": (later, CONFIRMATION_SEEDS, CLEAN),
     "mixed": (mixed, ALL_SEEDS, CLEAN),
   }
   corrupted = {
     "first, corrupted": (first, TABLE1_SEEDS, AVERAGE),
     "third, corrupted": (found, TABLE1_SEEDS, CORRUPTED),
+    "fresh, corrupted": (later, CONFIRMATION_SEEDS, CORRUPTED),
   }
   runs = {name: differences(*of, METRICS) for name, of in clean.items()} | {
     name: differences(*of, compare.UNDER_CORRUPTION)

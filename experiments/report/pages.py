@@ -10,13 +10,13 @@ from experiments.report.page import Page
 
 def make() -> Iterator[tuple[str, Page]]:
   """Each page that the rows suffice for, after its name."""
-  rows, former = replication.load()
-  yield from replication.make(rows, former).items()
+  replicated = replication.load()
+  yield from replication.make(*replicated).items()
   planned = studies.load_planned()
   yield from studies.make_kept(planned)
   yield from screen.make_kept(planned)
   yield from grokking.make_kept()
-  yield "README", answer.make(planned, rows)
+  yield "README", answer.make(planned, replicated[0])
 
 
 def write(output: pathlib.Path | None = None) -> Iterator[pathlib.Path]:

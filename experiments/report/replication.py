@@ -23,6 +23,7 @@ from experiments.report.results import Results
 from experiments.studies import (
   confirmation,
   corruption,
+  corruption_confirmation,
   renormalization,
   table1,
   wide,
@@ -50,16 +51,20 @@ PAGES = ("replication", "replication_appendix")
 Rows = Sequence[dict[str, Any]]
 
 
-def load() -> tuple[Rows, Rows]:
-  """Loads the rows of the studies, and those of former runs."""
+def load() -> tuple[Rows, Rows, Rows]:
+  """Loads the rows of the studies, of former runs, and of later ones.
+
+  The later ones are of seeds 20 to 39, trained again for CIFAR-10-C.
+  """
   return (
     kept.load(study.name for study in STUDIES),
     kept.load([former.STUDY]),
+    kept.load([corruption_confirmation.STUDY.name]),
   )
 
 
-def make(rows: Rows, former_rows: Rows) -> dict[str, Page]:
-  """The pages, by name."""
+def make(rows: Rows, former_rows: Rows, later_rows: Rows) -> dict[str, Page]:
+  """The pages, by name, from what :func:`load` returns."""
   by_config = {s.config: Results(rows, s.config) for s in STUDIES}
   check(by_config)
   short, wider, finer, longer = (
@@ -71,19 +76,23 @@ def make(rows: Rows, former_rows: Rows) -> dict[str, Page]:
   )
   fresh = [row for row in rows if row["study"] == "confirmation"]
   mixed = Results([*former_rows, *fresh], table1.STUDY.config)
+  older = [row for row in rows if row["study"] != "confirmation"]
+  # Seeds 0 to 39, all on CIFAR-10-C; no run is of two trainings.
+  harder = Results([*older, *later_rows], table1.STUDY.config)
   facts = {
-    "resnet18": resnet18.facts(short, first),
-    "temperature": temperature.facts(short, wider, longer),
+    "resnet18": resnet18.facts(short, harder, first),
+    "temperature": temperature.facts(short, harder, wider, longer),
     "wide": wrn28_10.facts(wider, finer, longer),
-    "extended": extended.facts(longer, longer_once, short),
-    "former": former.facts(short, first, mixed),
+    "extended": extended.facts(longer, longer_once, harder),
+    "former": former.facts(short, first, mixed, harder),
     "runs": [
       compare.provenance(by_config[study.config], study.name)
       for study in STUDIES
-    ],
+    ]
+    + [compare.provenance(harder, corruption_confirmation.STUDY.name)],
   }
   drawings = (
-    resnet18.drawings(short)
+    resnet18.drawings(short, harder)
     | wrn28_10.drawings(wider, longer)
     | extended.drawings(longer)
     | on_the_way(short, wider, longer)

@@ -28,11 +28,12 @@ RENORMALIZED = ("orthograd", "orthograd_unnormalized")
 RENORMALIZATION_SEEDS = range(10)
 
 
-def facts(found: Results, former: Results) -> dict[str, Any]:
+def facts(found: Results, harder: Results, former: Results) -> dict[str, Any]:
   """The facts of the paper's tables and of the appendix.
 
   Args:
     found: results of table1, confirmation, corruption and renormalization.
+    harder: results of all seeds on CIFAR-10-C.
     former: results of the first run of seeds 0 to 19.
   """
   table_1 = claims.table(compare.by_metric(found, ALL_SEEDS), paper.TABLE_1)
@@ -40,24 +41,24 @@ def facts(found: Results, former: Results) -> dict[str, Any]:
     "table_1": table_1,
     "off": off(table_1["rows"]),
     "corruption": claims.table(
-      compare.by_metric(found, TABLE1_SEEDS, CORRUPTED, UNDER_CORRUPTION),
+      compare.by_metric(harder, ALL_SEEDS, CORRUPTED, UNDER_CORRUPTION),
       {},
       paper.UNDER_CORRUPTION,
     ),
     "epochs": compare.by_epoch(found, ALL_SEEDS, EPOCHS),
-    "by_severity": by_severity(found),
-    "by_corruption": by_corruption(found),
+    "by_severity": by_severity(harder),
+    "by_corruption": by_corruption(harder),
     "extra": compare.by_metric(found, TABLE1_SEEDS, EXTRA, UNDER_CORRUPTION),
     "renormalization": renormalization(found, former),
   }
 
 
-def drawings(found: Results) -> Drawings:
+def drawings(found: Results, harder: Results) -> Drawings:
   return {
-    "severity": lambda: figures.severity(found, TABLE1_SEEDS),
+    "severity": lambda: figures.severity(harder, ALL_SEEDS),
     "reliability": lambda: figures.reliability(found, ALL_SEEDS),
     "reliability_corrupted": lambda: figures.reliability(
-      found, TABLE1_SEEDS, CORRUPTED
+      harder, ALL_SEEDS, CORRUPTED
     ),
   }
 
@@ -76,20 +77,23 @@ def off(rows: dict[str, Compared]) -> list[str]:
 def by_severity(found: Results) -> dict[str, list[Compared]]:
   return compare.grid(
     {
-      m: [compare.compare(found, m, TABLE1_SEEDS, s) for s in SEVERITIES[1:]]
+      m: [compare.compare(found, m, ALL_SEEDS, s) for s in SEVERITIES[1:]]
       for m in UNDER_CORRUPTION
     }
   )
 
 
 def by_corruption(found: Results) -> dict[str, list[Compared]]:
+  """Of all seeds; the extra corruptions of seeds 0 to 19."""
+  seeds = dict.fromkeys(cifar.ALL_CORRUPTIONS, TABLE1_SEEDS)
+  seeds |= dict.fromkeys(cifar.CORRUPTIONS, ALL_SEEDS)
   return compare.grid(
     {
       name: [
-        compare.compare(found, m, TABLE1_SEEDS, compare.sets([name]))
+        compare.compare(found, m, its, compare.sets([name]))
         for m in UNDER_CORRUPTION
       ]
-      for name in cifar.ALL_CORRUPTIONS
+      for name, its in seeds.items()
     }
   )
 

@@ -11,17 +11,20 @@ from experiments.report.results import Results
 METRICS = ("loss", "ece", "brier")
 
 
-def facts(short: Results, wide: Results, long: Results) -> dict[str, Any]:
+def facts(
+  short: Results, harder: Results, wide: Results, long: Results
+) -> dict[str, Any]:
   """Comparisons with T fitted on one half of the images, and on all.
 
   Args:
     short: results of ResNet-18 after 100 epochs.
+    harder: likewise, of all seeds on CIFAR-10-C.
     wide: results of WRN-28-10.
     long: results of ResNet-18 after 1000 epochs.
   """
   settings: dict[str, tuple[Results, range, Sequence[str]]] = {
     "ResNet-18": (short, range(40), CLEAN),
-    "ResNet-18, corrupted": (short, range(20), CORRUPTED),
+    "ResNet-18, corrupted": (harder, range(40), CORRUPTED),
     "WRN-28-10": (wide, range(10), CLEAN),
     "WRN-28-10, corrupted": (wide, range(5), CORRUPTED),
     "1000 epochs": (long, range(5), CLEAN),

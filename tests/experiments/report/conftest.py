@@ -27,6 +27,18 @@ def runs(kept):
 
 
 @pytest.fixture(scope="session")
+def later(loaded):
+  """Seeds 20 to 39, trained again for CIFAR-10-C."""
+  return Runs(loaded[2])
+
+
+@pytest.fixture(scope="session")
+def under_corruption(kept, loaded):
+  """Of seeds 0 to 39, the rows on CIFAR-10-C."""
+  return Runs(row for row in [*kept, *loaded[2]] if "/" in row["dataset"])
+
+
+@pytest.fixture(scope="session")
 def former(loaded):
   return Runs(loaded[1])
 

@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 
 from experiments.report import answer, formats, kept, outcomes, study
+from experiments.studies import best, decay, masked, methods, strength, where
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +102,36 @@ def test_words(planned):
   assert [a for (a, _), row in without_t.items() if not row.differs] == [
     "mixup"
   ]
+  of, found = planned["decay"]
+  after_t = study.answer(of, found).verdicts
+  assert [after_t[pair] for pair in decay.LEVELS] == [
+    "harms",
+    "harms",
+    "no difference that matters",
+    "harms",
+  ]
+  without_t = study.others(of, found, of.pairs)["loss"]
+  better = [pair[0] for pair in decay.LEVELS if without_t[pair].change < 0]
+  assert better == ["decay_0.0001", "cosine"]
   cosine = "⊥Grad, cosine − SGD, cosine"
   assert line_of("schedules", cosine)[3].endswith("* ")
   assert not line_of("methods", cosine)[3].endswith("* ")
+
+
+def test_best_is_chosen_by_the_rule(planned):
+  """PLAN.md's, without the part that does nothing by `where`."""
+  losses = {}
+  for module in (where, masked, strength, decay):
+    of, found = planned[module.STUDY.name]
+    for method in of.methods:
+      if method.strength or method.strength_at_end:
+        losses[method.name] = outcomes.mean(found, method.name)
+  del losses["orthograd_cosine_normed_kernels"]
+  others = [method.name for method in methods.ALTERNATIVES]
+  found = planned["methods"][1]
+  rivals = {name: outcomes.mean(found, name) for name in others}
+  (chosen,) = best.STUDY.pairs
+  assert chosen == (min(rivals, key=rivals.get), min(losses, key=losses.get))
 
 
 def test_readme_says_the_same(page, planned):

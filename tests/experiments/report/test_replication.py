@@ -46,12 +46,12 @@ def test_links_lead_somewhere(name):
     assert not anchor or anchor in headings(target), link
 
 
-def test_first_lines(kept, runs, page):
+def test_first_lines(kept, runs, later, under_corruption, page):
   """What comes before the first heading, number by number."""
   text = page.markdown.partition("\n## ")[0]
   assert text.count("\n- ") + 1 <= 10
 
-  def says(words, digits, *of, **how):
+  def says(words, digits, *of, runs=runs, **how):
     """Words with {} for a difference, whose interval is returned."""
     pair = runs(*of, **how)
     change = change_text(*pair, f"{0:.{digits}f}", star=False)
@@ -92,20 +92,29 @@ def test_first_lines(kept, runs, page):
     says(f"{{}} at {at}", 2, table1, "weight_norm", of_40, epoch=epoch)
   _, high = says("smaller, {}", 2, wide, "weight_norm", of_10)
   assert high < 0
-  says("accuracy {} points", 2, table1, "top1", range(20), hard)
-  says("scaling {}.", 3, table1, "loss", range(20), hard, **after)
+  all_hard = {"runs": under_corruption, "datasets": hard}
+  for low, high in (
+    says("better: accuracy {} points", 2, table1, "top1", of_40, **all_hard),
+    says("scaling {}.", 3, table1, "loss", of_40, **all_hard, **after),
+  ):
+    assert low * high > 0
+  fresh = {"runs": later, "datasets": hard}
+  low, high = says(
+    "by themselves, {}", 2, table1, "top1", range(20, 40), **fresh
+  )
+  assert low < 0 < high > 0.5
 
 
 def test_missing_rows_are_an_error(kept, loaded):
   some = [row for row in kept if row["study"] != "wide_tf32"]
   with pytest.raises(rows.RowsError, match="run wide_tf32"):
-    replication.make(some, loaded[1])
+    replication.make(some, *loaded[1:])
   half = [row for row in kept if row["dataset"] != "jpeg/5"]
   with pytest.raises(rows.RowsError, match="run corruption"):
-    replication.make(half, loaded[1])
+    replication.make(half, *loaded[1:])
   # Another learning rate is another study.
   other = dataclasses.replace(table1.STUDY.config, learning_rate=0.1)
   with pytest.raises(rows.RowsError, match="run table1"):
     replication.make(
-      [row | {"config_hash": other.hash} for row in kept], loaded[1]
+      [row | {"config_hash": other.hash} for row in kept], *loaded[1:]
     )

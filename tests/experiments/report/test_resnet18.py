@@ -118,10 +118,12 @@ def test_by_epoch(runs, appendix):
   check_grid([line[1:] for line in lines], values)
 
 
-def test_corruption(kept, runs, page):
+def test_corruption(kept, under_corruption, page):
   (table,) = tables(page, "CIFAR-10-C: ResNet-18")
   lines = by_metric(table)
-  values = of_metrics(runs, UNDER_CORRUPTION, range(20), corrupted(kept))
+  values = of_metrics(
+    under_corruption, UNDER_CORRUPTION, range(40), corrupted(kept)
+  )
   adjusted = check_comparison(lines, values)
   assert {m: cells["verdict"] for m, cells in lines.items()} == {
     m: ""
@@ -134,12 +136,13 @@ def test_corruption(kept, runs, page):
   assert max(adjusted.values()) < 0.05
 
 
-def test_corruption_by_severity_and_by_name(kept, runs, appendix):
+def test_corruption_by_severity_and_by_name(kept, under_corruption, appendix):
+  runs, seeds = under_corruption, range(40)
   ((_, *lines),) = tables(appendix, "CIFAR-10-C by severity")
   of = {i: corrupted(kept, i) for i in range(1, 6)}
   assert [len(names) for names in of.values()] == [15] * 5
   values = [
-    [runs(table1, m, range(20), of[i]) for i in of] for m in UNDER_CORRUPTION
+    [runs(table1, m, seeds, of[i]) for i in of] for m in UNDER_CORRUPTION
   ]
   check_grid([line[1:] for line in lines], values)
   (_, *lines), extra = tables(appendix, "CIFAR-10-C by corruption")
@@ -147,7 +150,10 @@ def test_corruption_by_severity_and_by_name(kept, runs, appendix):
   assert len(names) == 19 and set(EXTRA) == set(names[-4:])
   sets = lambda name: [f"{name}/{i}" for i in range(1, 6)]
   values = [
-    [runs(table1, m, range(20), sets(name)) for m in UNDER_CORRUPTION]
+    [
+      runs(table1, m, range(20) if name in EXTRA else seeds, sets(name))
+      for m in UNDER_CORRUPTION
+    ]
     for name in names
   ]
   check_grid([line[1:] for line in lines], values)
@@ -184,22 +190,22 @@ def test_renormalization(kept, runs, former, page, appendix):
     check_comparison(lines, values)
 
 
-def test_reliability_is_of_all_corrupted_images(kept, appendix):
+def test_reliability_is_of_all_corrupted_images(kept, loaded, appendix):
   hardest = set(corrupted(kept))
-  for name, seeds, sets in (
-    ("reliability", 40, 1),
-    ("reliability_corrupted", 20, 75),
+  for name, rows, sets in (
+    ("reliability", kept, 1),
+    ("reliability_corrupted", [*kept, *loaded[2]], 75),
   ):
     found = [
       row
-      for row in kept
+      for row in rows
       if row["config_hash"] == table1.STUDY.config.hash
       and (row["optimizer"], row["epoch"]) == ("sgd", 100)
       and (
         (row["dataset"] == "clean") if sets == 1 else row["dataset"] in hardest
       )
     ]
-    assert len(found) == seeds * sets
+    assert len(found) == 40 * sets
     counts = np.sum([row["bins"]["count"] for row in found], axis=0)
     bars = [
       patch.get_height()

@@ -1,0 +1,27 @@
+"""⊥Grad at its best against the best alternative.
+
+    python -m experiments run best
+
+takes one H200 about 13 minutes. The question, and what follows from which
+answer, is in PLAN.md.
+"""
+
+import dataclasses
+
+from experiments.studies import methods, schedules, strength
+
+# By PLAN.md's rule, on the seeds 100 to 109.
+_CHOSEN = ("sam", "strength_0.5")
+_known = {
+  method.name: method
+  for method in (*methods.ALTERNATIVES, *strength.STUDY.methods)
+}
+
+STUDY = dataclasses.replace(
+  schedules.STUDY,
+  name="best",
+  methods=tuple(_known[name] for name in _CHOSEN),
+  pairs=(_CHOSEN,),
+  seeds=20,
+  first_seed=200,
+)
