@@ -160,14 +160,18 @@ class Rows:
 
     A page shows the study's methods, with the study's config.
     """
-    counts: collections.Counter[str] = collections.Counter()
-    for config_hash, method, _ in {key[:3] for key in self.keys}:
-      if (config_hash, method) not in self._methods:  # of an ensemble
-        continue
-      if config_hash != study.config.hash:
-        counts[self._changes(config_hash, study)] += 1
-      elif method not in study.optimizers:
-        counts[f"the method {method}"] += 1
+    runs = {key[:3] for key in self.keys if key[:2] in self._methods}
+    here = [method for its, method, _ in runs if its == study.config.hash]
+    others = set(here) - set(study.optimizers)
+    counts = collections.Counter(
+      self._changes(its, study)
+      for its, _, _ in runs
+      if its != study.config.hash
+    )
+    if others:
+      counts[f"other methods ({', '.join(sorted(others))})"] = sum(
+        method in others for method in here
+      )
     return [
       f"{count} run{'s' if count > 1 else ''} with {settings}"
       for settings, count in sorted(counts.items())

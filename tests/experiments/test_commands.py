@@ -123,7 +123,7 @@ def test_next_step_of_studies_that_share_a_folder(tmp_path):
   changed = renormalization.STUDY.override(["epochs=2"])
   assert "--output a new folder" in report.next_step(changed, tmp_path)
   (line,) = report.left_out(tmp_path)
-  assert "10 runs with the method orthograd_unnormalized" in line
+  assert "10 runs with other methods (orthograd_unnormalized)" in line
 
 
 @pytest.mark.parametrize(
