@@ -20,6 +20,7 @@ PARTS = {
   "normed_kernels": "kernels before a norm",
   "unnormed": "all but kernels before a norm",
 }
+DECAYS = ("0", "0.0001", "0.002")
 # Methods whose names in rows are not what they are called.
 NAMES = {
   "sgd": "SGD",
@@ -42,6 +43,8 @@ NAMES = {
   "strength_0.75": "⊥Grad × ¾",
   "ramped_in": "⊥Grad, ramped in",
   "ramped_out": "⊥Grad, ramped out",
+  **{f"decay_{it}": f"SGD, decay {it}" for it in DECAYS},
+  **{f"orthograd_decay_{it}": f"⊥Grad, decay {it}" for it in DECAYS},
   **PARTS,
   **{f"orthograd_{it}": f"⊥Grad on {name}" for it, name in PARTS.items()},
   **{
