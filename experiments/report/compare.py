@@ -164,7 +164,7 @@ def began(row: dict[str, Any]) -> float:
 
 
 def provenance(found: Results, study: str) -> dict[str, Any]:
-  """The device, versions, commits and minutes of a study."""
+  """The device, versions, commits, days and minutes of a study."""
   rows = sorted(found.of_study(study), key=lambda row: row["time"])
   # wall_time restarts with each group of runs, and when a study is resumed.
   clocks: list[tuple[float, float]] = []  # when each began, and what it shows
@@ -179,5 +179,6 @@ def provenance(found: Results, study: str) -> dict[str, Any]:
     "study": study,
     "last": rows[-1],
     "commits": ", ".join(commits),
+    "days": ", ".join(dict.fromkeys(row["time"][:10] for row in rows)),
     "time": f"{seconds // 60}:{seconds % 60:02d}",
   }

@@ -212,9 +212,14 @@ def of_ensembles(found: Results) -> dict[str, Any]:
 
 def of_corruption_confirmation(found: Results) -> dict[str, Any]:
   """Is the accuracy under corruption real? With seeds 0 to 19 beside it."""
-  first = Results(kept.load(["corruption"]), corruption.STUDY.config)
+  first_config = corruption.STUDY.config
+  first = Results(kept.load(["corruption"]), first_config)
   fresh, earlier = (
     compare_pair(of, "corrupted_accuracy", CONSTANT) for of in (found, first)
+  )
+  clean = (
+    compare_pair(of, "accuracy", CONSTANT)
+    for of in (found, Results(kept.load(["confirmation"]), first_config))
   )
   both = zip((earlier.a, earlier.b), (fresh.a, fresh.b), strict=True)
   verdict = "undecided"
@@ -226,6 +231,7 @@ def of_corruption_confirmation(found: Results) -> dict[str, Any]:
     "fresh": fresh,
     "earlier": earlier,
     "all": Compared(fresh.metric, *map(np.concatenate, both)),
+    "spread": [np.std(row.b - row.a, ddof=1) for row in clean],
     "verdict": verdict,
   }
 

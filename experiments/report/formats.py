@@ -20,7 +20,7 @@ PARTS = {
   "normed_kernels": "kernels before a norm",
   "unnormed": "all but kernels before a norm",
 }
-DECAYS = ("0", "0.0001", "0.002")
+DECAYS = {"0": "0", "0.0001": "1e-4", "0.002": "2e-3"}
 # Methods whose names in rows are not what they are called.
 NAMES = {
   "sgd": "SGD",
@@ -43,8 +43,11 @@ NAMES = {
   "strength_0.75": "⊥Grad × ¾",
   "ramped_in": "⊥Grad, ramped in",
   "ramped_out": "⊥Grad, ramped out",
-  **{f"decay_{it}": f"SGD, decay {it}" for it in DECAYS},
-  **{f"orthograd_decay_{it}": f"⊥Grad, decay {it}" for it in DECAYS},
+  **{f"decay_{it}": f"SGD, decay {name}" for it, name in DECAYS.items()},
+  **{
+    f"orthograd_decay_{it}": f"⊥Grad, decay {name}"
+    for it, name in DECAYS.items()
+  },
   **PARTS,
   **{f"orthograd_{it}": f"⊥Grad on {name}" for it, name in PARTS.items()},
   **{
@@ -120,6 +123,16 @@ def form(value: float | None, spec: str) -> str:
 def number(value: float | None, metric: str = "") -> str:
   """Formats a number with the digits of its metric."""
   return form(value, f".{DIGITS.get(metric, 2)}f")
+
+
+def power(value: float) -> str:
+  """A weight decay, with one digit.
+
+  Examples:
+    >>> print(power(0.0001), power(0.0))
+    1e-4 0
+  """
+  return f"{value:.0e}".replace("e-0", "e-") if value else "0"
 
 
 def mean(runs: Sequence[float], metric: str = "") -> str:
@@ -201,6 +214,7 @@ FILTERS = {
   "name": method_name,
   "number": number,
   "p_value": p_value,
+  "power": power,
   "signed": signed,
   "spread": spread,
   "with_error": with_error,

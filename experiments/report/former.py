@@ -29,22 +29,23 @@ def facts(
   """Differences by metric and part of the rows, for each set of runs.
 
   Args:
-    found: with the third run, which is kept, and seeds 20 to 39.
-    first: the first run.
-    mixed: the first run, and seeds 20 to 39.
-    later: the second run of seeds 20 to 39.
+    found: the third run of seeds 0 to 19, and the first of 20 to 39.
+    first: the first run of seeds 0 to 19.
+    mixed: that, and the first run of 20 to 39.
+    later: the third run of seeds 0 to 19, and the second of 20 to 39.
   """
   clean = {
-    "first": (first, TABLE1_SEEDS, CLEAN),
-    "third": (found, TABLE1_SEEDS, CLEAN),
-    "fresh": (found, CONFIRMATION_SEEDS, CLEAN),
-    "fresh, again": (later, CONFIRMATION_SEEDS, CLEAN),
-    "mixed": (mixed, ALL_SEEDS, CLEAN),
+    "0–19 first": (first, TABLE1_SEEDS, CLEAN),
+    "0–19 third": (found, TABLE1_SEEDS, CLEAN),
+    "20–39 first": (found, CONFIRMATION_SEEDS, CLEAN),
+    "20–39 second": (later, CONFIRMATION_SEEDS, CLEAN),
+    "first + first": (mixed, ALL_SEEDS, CLEAN),
+    "third + second": (later, ALL_SEEDS, CLEAN),
   }
   corrupted = {
-    "first, corrupted": (first, TABLE1_SEEDS, AVERAGE),
-    "third, corrupted": (found, TABLE1_SEEDS, CORRUPTED),
-    "fresh, corrupted": (later, CONFIRMATION_SEEDS, CORRUPTED),
+    "0–19 first, corrupted": (first, TABLE1_SEEDS, AVERAGE),
+    "0–19 third, corrupted": (found, TABLE1_SEEDS, CORRUPTED),
+    "20–39 second, corrupted": (later, CONFIRMATION_SEEDS, CORRUPTED),
   }
   runs = {name: differences(*of, METRICS) for name, of in clean.items()} | {
     name: differences(*of, compare.UNDER_CORRUPTION)

@@ -114,7 +114,7 @@ def test_decay():
   said = page_of(of, found)
   assert "helps at 1 of the 4 weight decays, and harms at 1.**" in said
   assert re.search(
-    r"by \S+ \(.*\) at 0, .* at 0.0001, .* at 0.0005, .* at 0.002", said
+    r"by \S+ \(.*\) at 0, .* at 1e-4, .* at 5e-4, .* at 2e-3", said
   )
 
 

@@ -65,6 +65,7 @@ def test_every_cell(kept, runs, former, later, loaded, page, appendix):
   ((_, *wider),) = tables(appendix, "All runs of seeds 0–39")
   fresh = [r for r in kept if r["study"] == confirmation.STUDY.name]
   mixed = Runs([*loaded[1], *fresh])
+  swapped = Runs([*kept, *loaded[2]])
   assert not set(Runs(fresh).rows) & set(former.rows)
   columns = [
     (former, range(20), ["clean"]),
@@ -72,6 +73,7 @@ def test_every_cell(kept, runs, former, later, loaded, page, appendix):
     (runs, range(20, 40), ["clean"]),
     (later, range(20, 40), ["clean"]),
     (mixed, range(40), ["clean"]),
+    (swapped, range(40), ["clean"]),
     (former, range(20), ["CIFAR-10-C"]),
     (runs, range(20), corrupted(kept)),
     (later, range(20, 40), corrupted(kept)),
@@ -108,12 +110,17 @@ def test_what_the_page_says_of_them(page):
     for line in tables(page, "Table 1")[0]
     if line[3].endswith("*")
   }
-  assert starred["20–39 and first"] == over_40
+  assert starred["first + first"] == over_40
+  unsure = {"loss", "ECE", "confidence correlation"}
+  assert starred["third + second"] == over_40 - unsure
   sure = {"entropy", "max softmax"}
-  assert starred["third"] - starred["first"] == sure
+  assert starred["0–19 third"] - starred["0–19 first"] == sure
   logits = {"max logit", "logit variance"}
-  missing = starred["third, corrupted"] - starred["first, corrupted"]
-  assert missing == sure | logits
-  for again in ("seeds 20–39", "20–39 again"):
-    assert not starred[again] & {"loss", "ECE"}
-  assert starred["seeds 20–39"] >= sure | logits
+  third, first = (
+    starred[f"0–19 {run}, corrupted"] for run in ("third", "first")
+  )
+  assert third - first == sure | logits
+  for run in ("20–39 first", "20–39 second"):
+    assert not starred[run] & {"loss", "ECE"}
+  assert starred["20–39 first"] >= sure | logits
+  assert starred["20–39 second, corrupted"] == {"max logit"}
