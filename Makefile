@@ -84,5 +84,5 @@ docs: $(VENV)/.docs  ## build the site; a warning is an error
 	XLA_FLAGS="$(QUICK_COMPILE) $$XLA_FLAGS" $(BIN)/python -m sphinx --quiet --jobs auto --fresh-env --fail-on-warning --keep-going -c docs -d docs/_build/doctrees . docs/_build/html
 	@echo "The site is at docs/_build/html/index.html"
 
-clean:  ## remove what the other targets made
+clean:  ## remove environments, builds and compiled programs; keep runs
 	rm -rf $(VENV) .venv-oldest .venv-tpu dist docs/_build .jax_cache

@@ -213,11 +213,11 @@ def write(
       temporary.write_text(text, "utf-8")
 
 
-def draw(name: str, device: str, rows: list[Row]) -> None:
+def draw(name: str, device: str, rows: list[Row]) -> bool:
   """Draws time by size and by number of leaves, if both were measured."""
   panels = {"by size": "millions", "by leaves": "leaves"}
   if not all(any(r["model"] == model for r in rows) for model in panels):
-    return
+    return False
   title = f"Time of an update on {device}"
   with _style.figure(8.4, 3.6, title) as figure:
     axes = figure.subplots(1, 2)
@@ -230,12 +230,31 @@ def draw(name: str, device: str, rows: list[Row]) -> None:
     place = {"loc": "outside lower center", "ncols": 3}
     figure.legend(handles, names, **place)
     plots.save(figure, RESULTS / f"{name}.png")
+  return True
 
 
-def draw_again(name: str) -> None:
+def draw_again(parser: argparse.ArgumentParser, name: str) -> None:
   """Draws the rows that were saved."""
-  saved = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
-  draw(name, saved["about"]["device"], saved["rows"])
+  path = RESULTS / f"{name}.json"
+  if not path.exists():
+    saved = ", ".join(sorted(it.stem for it in RESULTS.glob("*.json")))
+    parser.error(f"{path} does not exist. Saved are: {saved}.")
+  saved = json.loads(path.read_text("utf-8"))
+  if not draw(name, saved["about"]["device"], saved["rows"]):
+    parser.error(
+      f"{path} has no rows by size and by leaves, so there is nothing to draw. "
+      "Run `gpu`, which measures them."
+    )
+
+
+def check_gpu(parser: argparse.ArgumentParser, what: str, else_: str) -> None:
+  """Ends the command if JAX does not use a GPU."""
+  device = jax.devices()[0]
+  if device.platform != "gpu":
+    parser.error(
+      f"jax uses {device.device_kind}, but {what} needs a GPU. Install jax for "
+      f'it (`pip install "jax[cuda12]"`), or {else_}.'
+    )
 
 
 def _draw_panel(axis: Any, rows: list[Row], x: str) -> None:
@@ -261,7 +280,11 @@ def main():
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   parser.add_argument(
-    "suite", nargs="?", default="cpu", choices=["cpu", "gpu", "draw"]
+    "suite",
+    nargs="?",
+    default="cpu",
+    choices=["cpu", "gpu", "draw"],
+    help="what to measure (default: cpu), or `draw` to draw what was saved",
   )
   parser.add_argument(
     "--steps",
@@ -273,21 +296,18 @@ def main():
     "--repeats", type=int, help="timings of each (default: cpu 15, gpu 9)"
   )
   parser.add_argument(
-    "--name", help="save as benchmarks/results/NAME.json, .md and .png"
+    "--name",
+    help="save as benchmarks/results/NAME.json and .md, of gpu also .png",
   )
   args = parser.parse_args()
   if args.suite == "draw":
     if not args.name:
       parser.error("draw needs --name, of the rows to draw.")
-    draw_again(args.name)
+    draw_again(parser, args.name)
     return
   on_gpu = args.suite == "gpu"
-  device = jax.devices()[0]
-  if on_gpu and device.platform != "gpu":
-    parser.error(
-      f"jax uses {device.device_kind}, but `gpu` needs a GPU. Install jax for "
-      'it (`pip install "jax[cuda12]"`), or run `cpu`.'
-    )
+  if on_gpu:
+    check_gpu(parser, "`gpu`", "run `cpu`")
   steps = args.steps or (25 if on_gpu else 1)
   repeats = args.repeats or (9 if on_gpu else 15)
   speed = update.bandwidth(2048 if on_gpu else 64)

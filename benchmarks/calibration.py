@@ -40,7 +40,9 @@ def milliseconds(function, *args, repeats: int = 5) -> float:
 
 def main():
   parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    prog="python -m benchmarks.calibration",
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add = functools.partial(parser.add_argument, type=int)
   add("--seeds", default=4, help="networks (default: 4)")

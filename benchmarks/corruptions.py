@@ -17,7 +17,9 @@ from experiments.cifar import cache, corruptions
 
 def main():
   parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    prog="python -m benchmarks.corruptions",
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   parser.add_argument(
     "--images", type=int, default=10_000, help="images in a set (10000)"

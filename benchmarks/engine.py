@@ -55,7 +55,9 @@ def measure(config: Config, ways: str, runs: int, plain: bool, repeats: int):
 
 def main():
   parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    prog="python -m benchmarks.engine",
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   parser.add_argument(
     "--model", default="small", choices=list(GFLOP), help="network (small)"

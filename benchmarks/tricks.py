@@ -96,9 +96,13 @@ def main():
     "--name", help="save as benchmarks/results/NAME_tricks.json and .md"
   )
   parser.add_argument(
-    "--small", action="store_true", help="a small model, to try the command"
+    "--small",
+    action="store_true",
+    help="a small model, to try the command; off a GPU the numbers are noise",
   )
   args = parser.parse_args()
+  if not args.small:
+    command.check_gpu(parser, "a trick", "try the command with --small")
   models = {
     "ResNet-18": update.network("resnet18"),
     "WRN-28-10": update.network("wrn28_10"),

@@ -30,8 +30,9 @@ def sums(key):
 def init(key):
   """A network without biases, initialized as in PyTorch."""
   shapes = (2 * P, 200), (200, 200), (200, P)
-  signs = lambda shape: jax.random.uniform(key, shape, minval=-1, maxval=1)
-  return [signs(shape) / shape[0] ** 0.5 for shape in shapes]
+  keys = jax.random.split(key, len(shapes))
+  draw = lambda key, shape: jax.random.uniform(key, shape, minval=-1, maxval=1)
+  return [draw(k, s) / s[0] ** 0.5 for k, s in zip(keys, shapes, strict=True)]
 
 
 def apply(params, x):
@@ -42,7 +43,7 @@ def apply(params, x):
 def train(optimizer, steps, every):
   """Accuracies on training and other sums, every few steps."""
   data, unseen = sums(jax.random.key(0))
-  state = optimizer.init(params := init(jax.random.key(1)))
+  state = optimizer.init(params := init(jax.random.key(2)))
   entropy = optax.losses.softmax_cross_entropy_with_integer_labels
   loss = lambda params: entropy(apply(params, data[0]), data[1]).mean()
 

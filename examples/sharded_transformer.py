@@ -12,7 +12,10 @@ import math
 import os
 import re
 
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = " ".join(
+  [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8"]
+)
 
 import jax
 from jax import P
@@ -61,7 +64,8 @@ def main(steps=60, output="sharded_transformer.png"):
     text = jnp.append(text, text[:, -2:].sum(1, keepdims=True) % TOKENS, 1)
   explicit = (jax.sharding.AxisType.Explicit,) * 2
   with jax.set_mesh(jax.make_mesh((2, 4), ("data", "model"), explicit)):
-    noise = lambda shape: 0.05 * jax.random.normal(jax.random.key(0), shape)
+    keys = iter(jax.random.split(jax.random.key(0), 5))  # one for each leaf
+    noise = lambda shape: 0.05 * jax.random.normal(next(keys), shape)
     place = lambda leaf: jax.device_put(noise(leaf[0]), leaf[1])
     params = jax.tree.map(place, SHAPES, is_leaf=lambda x: type(x) is tuple)
     state, losses = optimizer.init(params), []

@@ -1,5 +1,6 @@
 """What CI installs and runs is pinned, down to what a package needs itself."""
 
+import ast
 import importlib.metadata
 import pathlib
 import re
@@ -60,10 +61,38 @@ def test_all_that_builds_the_site_is_pinned():
   assert needed <= names, needed - names
 
 
-def test_what_is_imported_is_declared():
+# Tests that import these skip without them.
+OPTIONAL = {"libtpu", "sphinx", "torch", "torchvision"}
+
+
+@pytest.mark.parametrize(
+  ("folder", "extras"),
+  [
+    ("orthograd_optax", ["plots", "dev"]),  # dev: pandas, to read Parquet
+    ("experiments", ["plots", "experiments"]),
+    ("tests", ["plots", "experiments", "reference", "dev"]),
+  ],
+)
+def test_what_is_imported_is_declared(folder, extras):
   """Not only brought along by something else."""
-  declared = {Requirement(text).name for text in EXTRAS["experiments"]}
-  assert "orbax-checkpoint" in declared
+  texts = [*PROJECT["dependencies"], *(t for e in extras for t in EXTRAS[e])]
+  declared = {canonicalize_name(Requirement(text).name) for text in texts}
+  providers = importlib.metadata.packages_distributions()
+  for name in imported(folder):
+    if found := {canonicalize_name(it) for it in providers.get(name, ())}:
+      assert found & declared, f"{folder} imports {name}, of {found}"
+
+
+def imported(folder):
+  """The top-level modules that a folder's files import."""
+  names = set()
+  for path in (ROOT / folder).rglob("*.py"):
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+      if isinstance(node, ast.Import):
+        names |= {alias.name.partition(".")[0] for alias in node.names}
+      elif isinstance(node, ast.ImportFrom) and not node.level:
+        names.add(str(node.module).partition(".")[0])
+  return names - OPTIONAL - {"benchmarks", "experiments", "orthograd_optax"}
 
 
 def test_actions_are_commits():

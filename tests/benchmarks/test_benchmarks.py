@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import peers, training, update
+from benchmarks import peers, training, tricks, update
+from orthograd_optax import _packing
 
 SHAPES = [(8, 8), (8,)]
 
@@ -73,6 +74,24 @@ def test_a_gpu_must_be_there(monkeypatch, capsys):
   with pytest.raises(SystemExit):
     command.main()
   assert "needs a GPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ("saved", "said"), [(None, "does not exist. Saved are"), ([], "no rows by")]
+)
+def test_nothing_to_draw(saved, said, tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(command, "RESULTS", tmp_path)
+  if saved is not None:
+    command.save("here", command.about(), saved)
+  monkeypatch.setattr(sys, "argv", ["", "draw", "--name", "here"])
+  with pytest.raises(SystemExit):
+    command.main()
+  assert said in capsys.readouterr().err
+
+
+def test_tricks_can_be_switched_off():
+  for name, value in tricks.TRICKS.values():
+    assert getattr(_packing, name) != value
 
 
 @pytest.mark.parametrize("size", [1, 36])

@@ -511,9 +511,6 @@ def test_files_that_are_larger(small, cache_dir, tmp_path):
     sources.fetch(str(tmp_path), cache_dir)
 
 
-DEEP = "[" * 100_000
-
-
 @pytest.mark.parametrize(
   "labels",
   [
