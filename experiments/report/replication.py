@@ -3,10 +3,10 @@
 `python -m experiments report` writes it in seconds on a CPU, without training.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from experiments.config import Config, Study
+from experiments.config import Study
 from experiments.engine.rows import RowsError
 from experiments.report import (
   compare,
@@ -66,7 +66,8 @@ def load() -> tuple[Rows, Rows, Rows]:
 def make(rows: Rows, former_rows: Rows, later_rows: Rows) -> dict[str, Page]:
   """The pages, by name, from what :func:`load` returns."""
   by_config = {s.config: Results(rows, s.config) for s in STUDIES}
-  check(by_config)
+  for study in STUDIES:
+    check(study, by_config[study.config])
   short, wider, finer, longer = (
     by_config[study.config]
     for study in (table1.STUDY, wide.STUDY, wide_tf32.STUDY, long.STUDY)
@@ -79,6 +80,7 @@ def make(rows: Rows, former_rows: Rows, later_rows: Rows) -> dict[str, Page]:
   older = [row for row in rows if row["study"] != "confirmation"]
   # Seeds 0 to 39, all on CIFAR-10-C; no run is of two trainings.
   harder = Results([*older, *later_rows], table1.STUDY.config)
+  check(corruption_confirmation.STUDY, harder)
   facts = {
     "resnet18": resnet18.facts(short, harder, first),
     "temperature": temperature.facts(short, harder, wider, longer),
@@ -114,15 +116,13 @@ def on_the_way(short: Results, wider: Results, longer: Results) -> Drawings:
   }
 
 
-def check(by_config: Mapping[Config, Results]) -> None:
-  """Checks that there are all rows of all studies."""
-  for study in STUDIES:
-    found = by_config[study.config]
-    seeds = range(study.first_seed, study.first_seed + study.seeds)
-    for epoch in study.epochs_evaluated():
-      if not found.has(study.optimizers, seeds, study.datasets(epoch), [epoch]):
-        raise RowsError(
-          f"{kept.FOLDER} lacks rows of the study {study.name} after epoch "
-          f"{epoch}. Run `python -m experiments run {study.name}`, then "
-          f"`python -m experiments keep {study.folder}`."
-        )
+def check(study: Study, found: Results) -> None:
+  """Checks that there are all rows of a study."""
+  seeds = range(study.first_seed, study.first_seed + study.seeds)
+  for epoch in study.epochs_evaluated():
+    if not found.has(study.optimizers, seeds, study.datasets(epoch), [epoch]):
+      raise RowsError(
+        f"{kept.FOLDER} lacks rows of the study {study.name} after epoch "
+        f"{epoch}. Run `python -m experiments run {study.name}`, then "
+        f"`python -m experiments keep {study.folder}`."
+      )

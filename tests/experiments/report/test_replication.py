@@ -114,6 +114,8 @@ def test_missing_rows_are_an_error(kept, loaded):
   half = [row for row in kept if row["dataset"] != "jpeg/5"]
   with pytest.raises(rows.RowsError, match="run corruption"):
     replication.make(half, *loaded[1:])
+  with pytest.raises(rows.RowsError, match="run corruption_confirmation"):
+    replication.make(kept, loaded[1], [])
   # Another learning rate is another study.
   other = dataclasses.replace(table1.STUDY.config, learning_rate=0.1)
   with pytest.raises(rows.RowsError, match="run table1"):
