@@ -214,7 +214,11 @@ def write(
 
 
 def draw(name: str, device: str, rows: list[Row]) -> bool:
-  """Draws time by size and by number of leaves, if both were measured."""
+  """Draws time by size and by number of leaves.
+
+  Returns:
+    Whether both were measured. If not, nothing is drawn.
+  """
   panels = {"by size": "millions", "by leaves": "leaves"}
   if not all(any(r["model"] == model for r in rows) for model in panels):
     return False
@@ -237,23 +241,13 @@ def draw_again(parser: argparse.ArgumentParser, name: str) -> None:
   """Draws the rows that were saved."""
   path = RESULTS / f"{name}.json"
   if not path.exists():
-    saved = ", ".join(sorted(it.stem for it in RESULTS.glob("*.json")))
-    parser.error(f"{path} does not exist. Saved are: {saved}.")
+    known = ", ".join(sorted(it.stem for it in RESULTS.glob("*.json")))
+    parser.error(f"{path} does not exist. Saved are: {known}.")
   saved = json.loads(path.read_text("utf-8"))
   if not draw(name, saved["about"]["device"], saved["rows"]):
     parser.error(
       f"{path} has no rows by size and by leaves, so there is nothing to draw. "
       "Run `gpu`, which measures them."
-    )
-
-
-def check_gpu(parser: argparse.ArgumentParser, what: str, else_: str) -> None:
-  """Ends the command if JAX does not use a GPU."""
-  device = jax.devices()[0]
-  if device.platform != "gpu":
-    parser.error(
-      f"jax uses {device.device_kind}, but {what} needs a GPU. Install jax for "
-      f'it (`pip install "jax[cuda12]"`), or {else_}.'
     )
 
 
@@ -271,6 +265,16 @@ def _draw_panel(axis: Any, rows: list[Row], x: str) -> None:
   for scale, keys in ((axis.xaxis, [x]), (axis.yaxis, ["ms", "floor"])):
     values = [row[key] for row in rows for key in keys]
     _style.log_ticks(scale, min(values), max(values))
+
+
+def check_gpu(parser: argparse.ArgumentParser, what: str, instead: str) -> None:
+  """Ends the command, with what to do instead, if JAX does not use a GPU."""
+  device = jax.devices()[0]
+  if device.platform != "gpu":
+    parser.error(
+      f"jax uses {device.device_kind}, but {what} needs a GPU. Install jax for "
+      f'it (`pip install "jax[cuda12]"`), or {instead}.'
+    )
 
 
 def main():

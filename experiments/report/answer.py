@@ -8,15 +8,7 @@ from typing import Any
 import numpy as np
 
 from experiments import config
-from experiments.report import extended as long
-from experiments.report import (
-  outcomes,
-  replication,
-  resnet18,
-  study,
-  temperature,
-  wrn28_10,
-)
+from experiments.report import outcomes, replication, study, temperature
 from experiments.report.compare import CLEAN, CORRUPTED
 from experiments.report.formats import method_name
 from experiments.report.page import Page, markdown
@@ -135,18 +127,18 @@ def by_outcome(found: Results, pair: study.Pair) -> dict[str, Any]:
 def replication_facts(rows: replication.Rows) -> dict[str, Any]:
   """The replication's loss, and all of its settings after T."""
   settings = {
-    "ResNet-18": (table1.STUDY, resnet18.ALL_SEEDS),
-    "WRN-28-10": (wide.STUDY, wrn28_10.ALL_SEEDS),
-    "1000 epochs": (extended.STUDY, long.SEEDS),
+    "ResNet-18": table1.STUDY,
+    "WRN-28-10": wide.STUDY,
+    "1000 epochs": extended.STUDY,
   }
-  found = {name: Results(rows, of.config) for name, (of, _) in settings.items()}
+  found = {name: Results(rows, of.config) for name, of in settings.items()}
   return {
     "replicated_loss": outcomes.compare_pair(
       found["ResNet-18"], LOSS, CONSTANT
     ),
     "after_t": {
       name: temperature.line(found[name], seeds, CLEAN, "scaled_half")
-      for name, (_, seeds) in settings.items()
+      for name, seeds in temperature.SEEDS.items()
     },
   }
 

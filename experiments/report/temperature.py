@@ -3,12 +3,25 @@
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.report import claims, compare, paper
+from experiments.report import (
+  claims,
+  compare,
+  extended,
+  paper,
+  resnet18,
+  wrn28_10,
+)
 from experiments.report.compare import CLEAN, CORRUPTED
 from experiments.report.formats import printed
 from experiments.report.results import Results
 
 METRICS = ("loss", "ece", "brier")
+# Of each network on clean images.
+SEEDS = {
+  "ResNet-18": resnet18.ALL_SEEDS,
+  "WRN-28-10": wrn28_10.ALL_SEEDS,
+  "1000 epochs": extended.SEEDS,
+}
 
 
 def facts(
@@ -23,12 +36,12 @@ def facts(
     long: results of ResNet-18 after 1000 epochs.
   """
   settings: dict[str, tuple[Results, range, Sequence[str]]] = {
-    "ResNet-18": (short, range(40), CLEAN),
-    "ResNet-18, corrupted": (harder, range(40), CORRUPTED),
-    "WRN-28-10": (wide, range(10), CLEAN),
-    "WRN-28-10, corrupted": (wide, range(5), CORRUPTED),
-    "1000 epochs": (long, range(5), CLEAN),
-    "1000 epochs, corrupted": (long, range(5), CORRUPTED),
+    "ResNet-18": (short, SEEDS["ResNet-18"], CLEAN),
+    "ResNet-18, corrupted": (harder, resnet18.ALL_SEEDS, CORRUPTED),
+    "WRN-28-10": (wide, SEEDS["WRN-28-10"], CLEAN),
+    "WRN-28-10, corrupted": (wide, wrn28_10.WIDE_SEEDS, CORRUPTED),
+    "1000 epochs": (long, SEEDS["1000 epochs"], CLEAN),
+    "1000 epochs, corrupted": (long, extended.SEEDS, CORRUPTED),
   }
   half, whole = (
     {name: line(*of, part) for name, of in settings.items()}
