@@ -65,9 +65,7 @@ def make(planned: study.Loaded, replicated: replication.Rows) -> Page:
   results = {name: found for name, (_, found) in planned.items()}
   found = results["schedules"]
   is_kept = {name: study.is_complete(*of) for name, of in planned.items()}
-  pairs = list(methods.STUDY.pairs)
-  if is_kept["optimizers"]:
-    pairs += [it for it in optimizers.STUDY.pairs if study.has(found, it)]
+  pairs = [*methods.STUDY.pairs, *optimizers.STUDY.pairs]
   names = [name for pair in pairs for name in pair]
   plain, whole = COSINE
   facts = {
@@ -80,9 +78,8 @@ def make(planned: study.Loaded, replicated: replication.Rows) -> Page:
       )
       for name in LESS
     },
-    "added_to": {
-      pair[0]: by_outcome(found, pair) for pair in methods.STUDY.pairs
-    },
+    "wide": by_outcome(results["wide_cosine"], COSINE),
+    "added_to": {pair[0]: by_outcome(found, pair) for pair in pairs},
     "decay": {
       pair[0]: by_outcome(results["decay"], pair) for pair in decay.LEVELS
     },

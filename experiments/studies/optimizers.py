@@ -2,7 +2,7 @@
 
     python -m experiments run optimizers
 
-takes one H200 about 15 minutes. The question, and what follows from which
+takes one H200 17 minutes. The question, and what follows from which
 answer, is in PLAN.md.
 """
 

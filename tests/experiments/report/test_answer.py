@@ -7,7 +7,16 @@ import pytest
 import scipy.stats
 
 from experiments.report import answer, formats, kept, outcomes, study
-from experiments.studies import best, decay, masked, methods, strength, where
+from experiments.studies import (
+  best,
+  decay,
+  masked,
+  methods,
+  optimizers,
+  pilot_optimizers,
+  strength,
+  where,
+)
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +88,13 @@ def line_of(name, pair):
   return line.split("|")
 
 
-def test_words(planned):
-  """What the page and the guides say in words, beside the numbers."""
+# What the page and the guides say in words, beside the numbers.
+
+
+def test_words_on_methods(planned):
   of, found = planned["methods"]
-  loss = {name: outcomes.mean(found, name, "loss") for name in of.optimizers}
-  plain = {name: loss[name] for name, _ in of.pairs}
-  assert min(plain, key=plain.get) == "mixup"
-  assert min(loss, key=loss.get) == "orthograd_sam"
+  loss = {name: outcomes.mean(found, name, "loss") for name, _ in of.pairs}
+  assert min(loss, key=loss.get) == "mixup"
   table = answer.table(found, list(of.optimizers))
   assert 1.9 < table["SAM"]["cost"] < 2.1 > 1.1 > table["mixup"]["cost"]
   after_t = study.answer(of, found).verdicts
@@ -102,6 +111,47 @@ def test_words(planned):
   assert [a for (a, _), row in without_t.items() if not row.differs] == [
     "mixup"
   ]
+  cosine = "⊥Grad, cosine − SGD, cosine"
+  assert line_of("schedules", cosine)[3].endswith("* ")
+  assert not line_of("methods", cosine)[3].endswith("* ")
+
+
+def test_words_on_optimizers(planned):
+  of, found = planned["optimizers"]
+  assert set(study.answer(of, found).verdicts.values()) == {"harms"}
+  others = study.others(of, found, of.pairs)
+  assert {row.sign for row in others["loss"].values()} == {1}
+  assert {row.sign for row in others["accuracy, %"].values()} == {-1}
+
+
+def test_words_on_the_rates_of_optimizers():
+  """The largest that the pilots tried, with ⊥Grad; none at the edge without."""
+  for method in optimizers.STUDY.methods:
+    rates = [
+      it.learning_rate
+      for it in pilot_optimizers.STUDY.methods
+      if (it.base, it.strength) == (method.base, method.strength)
+    ]
+    assert min(rates) < method.learning_rate <= max(rates)
+    assert (method.learning_rate == max(rates)) == (method.strength == 1)
+
+
+def test_words_on_the_best_single_network(planned):
+  found = planned["schedules"][1]
+  names = [*methods.STUDY.optimizers, *optimizers.STUDY.optimizers]
+  best_of = {
+    outcome: min(names, key=lambda name: outcomes.mean(found, name, outcome))
+    for outcome in ("loss", "scaled_loss")
+  }
+  assert best_of == {"loss": "orthograd_sam", "scaled_loss": "muon"}
+
+
+def test_words_on_wide_networks(planned):
+  verdicts = study.answer(*planned["wide_cosine"]).verdicts
+  assert verdicts == {answer.COSINE: "harms"}
+
+
+def test_words_on_decay(planned):
   of, found = planned["decay"]
   after_t = study.answer(of, found).verdicts
   assert [after_t[pair] for pair in decay.LEVELS] == [
@@ -113,9 +163,6 @@ def test_words(planned):
   without_t = study.others(of, found, of.pairs)["loss"]
   better = [pair[0] for pair in decay.LEVELS if without_t[pair].change < 0]
   assert better == ["decay_0.0001", "cosine"]
-  cosine = "⊥Grad, cosine − SGD, cosine"
-  assert line_of("schedules", cosine)[3].endswith("* ")
-  assert not line_of("methods", cosine)[3].endswith("* ")
 
 
 def test_best_is_chosen_by_the_rule(planned):
@@ -135,7 +182,7 @@ def test_best_is_chosen_by_the_rule(planned):
 
 
 def test_readme_says_the_same(page, planned):
-  """Every number of the main README's results on `schedules` is here, too."""
+  """Numbers of the main README's results are here, too."""
   text = (kept.FOLDER.parents[1] / "README.md").read_text("utf-8")
   text = " ".join(text.split())
   _, found = planned["schedules"]
@@ -148,3 +195,12 @@ def test_readme_says_the_same(page, planned):
     assert f"{change} {interval}" in text
     assert formats.mean(row.a, row.metric) in text
     assert formats.mean(row.b, row.metric) in text
+  found = planned["wide_cosine"][1]
+  row = answer.by_outcome(found, answer.COSINE)["scaled_loss"]
+  change = formats.signed(row.change, row.metric)
+  interval = formats.interval(row.interval, row.metric)
+  assert f"WRN-28-10 is worse after a temperature: {change} {interval}" in text
+  of, found = planned["optimizers"]
+  rows = [answer.by_outcome(found, pair)["loss"] for pair in of.pairs]
+  first, second, third = (formats.signed(row.change, "loss") for row in rows)
+  assert f"tuned again for it, loss {first}, {second} and {third}" in text

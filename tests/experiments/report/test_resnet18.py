@@ -19,7 +19,7 @@ from reading import (
 
 from experiments.report import kept as kept_rows
 from experiments.report import paper
-from experiments.studies import extended, table1, wide
+from experiments.studies import extended, table1
 
 UNDER_CORRUPTION = list(METRICS.values())[:-2]
 # Within what our columns are to come to the paper's.
@@ -91,11 +91,6 @@ def test_headline(runs):
     ("max logit", runs(table1, "max_logit", range(40)), 2),
     ("40 seeds", runs(table1, "loss", range(40)), 3),
     ("After a temperature", runs(table1, "loss", range(40), **after), 3),
-    (
-      "WRN-28-10 (constant rate, 10 seeds)",
-      runs(wide, "loss", range(10), **after),
-      3,
-    ),
   ]
   text = (kept_rows.FOLDER.parents[1] / "README.md").read_text("utf-8")
   text = " ".join(text.split())
