@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import peers, training, tricks, update
+from benchmarks import corruptions, engine, peers, training, tricks, update
 from orthograd_optax import _packing
 
 SHAPES = [(8, 8), (8,)]
@@ -159,3 +159,28 @@ def test_peers_must_do_the_same():
   found[0][0] += 1
   with pytest.raises(AssertionError, match="a peer is off by"):
     peers.check("a peer", found, wanted)
+
+
+@pytest.mark.slow
+def test_steps_of_the_engine(monkeypatch, capsys):
+  words = "engine --runs 2 --methods sequential --precision float32"
+  words += " --per-class 7 --repeats 1"
+  monkeypatch.setattr(sys, "argv", words.split())
+  engine.main()
+  header, _, line = capsys.readouterr().out.strip().splitlines()[-3:]
+  cells = dict(zip(header.split(" | "), line.split(" | "), strict=True))
+  assert cells["runs"] == "2"
+  assert float(cells["ms a step and run"]) > 0
+
+
+def test_corruptions_have_a_line_each(monkeypatch, capsys):
+  of = corruptions.corruptions
+  monkeypatch.setattr(of, "ALL_CORRUPTIONS", ("brightness", "jpeg"))
+  monkeypatch.setattr(sys, "argv", ["corruptions", "--images", "4"])
+  corruptions.main()
+  names = [
+    line.split("|")[1].strip()
+    for line in capsys.readouterr().out.splitlines()
+    if line.startswith("| ")
+  ]
+  assert names == ["", "brightness", "jpeg", "all 40"]
