@@ -46,11 +46,11 @@ LESS = (
   "ramped_in",
   "ramped_out",
 )
-# What ⊥Grad adds to a training step of ResNet-18: benchmarks/results/.
-COST = 1.04
+# What ⊥Grad adds to a training step of ResNet-18 with SGD, as a share of it:
+# benchmarks/results/.
+COST = 0.04
 ENSEMBLE = 5
 ENSEMBLES = tuple(config.ensemble(name, ENSEMBLE) for name in COSINE)
-MIXUP_ENSEMBLES = config.ensemble("mixup", ENSEMBLE)
 # Its results are on the page of `extended_screen`.
 NO_PAGE = "extended_screen_batch"
 
@@ -95,9 +95,13 @@ def make(planned: study.Loaded, replicated: replication.Rows) -> Page:
     ),
     **replication_facts(replicated),
     "ensembles": {
-      name: ensembles(results[name]) for name in ("schedules", *study.SIZES)
+      name: ensembles(results[name])
+      for name in ("schedules", "wide_cosine", *study.SIZES)
     },
-    "mixup_ensembles": outcomes.mean(found, MIXUP_ENSEMBLES),
+    "other_ensembles": {
+      name: outcomes.mean(found, config.ensemble(name, ENSEMBLE))
+      for name in ("mixup", "muon")
+    },
     "table": table(found, names),
     "columns": [outcomes.OUTCOMES[name].label for name in COLUMNS],
     "more": more(found, names),
@@ -108,9 +112,7 @@ def make(planned: study.Loaded, replicated: replication.Rows) -> Page:
       if not is_kept[name] and name != NO_PAGE
     },
   }
-  return Page(
-    markdown("answer.md", facts), {"answer": lambda: figure(found, pairs)}
-  )
+  return Page(markdown("answer.md", facts), {"answer": lambda: figure(found)})
 
 
 def by_outcome(found: Results, pair: study.Pair) -> dict[str, Any]:
@@ -161,7 +163,7 @@ def table(found: Results, names: list[str]) -> dict[str, dict[str, Any]]:
   for name in [*names, *members]:
     member = members.get(name, name)
     cost = seconds[member] / seconds[COSINE[0]]
-    cost *= COST if member.startswith("orthograd") else 1.0
+    cost += COST if member.startswith("orthograd") else 0.0
     lines[method_name(name)] = {
       "seeds": len(found.seeds([name])),
       "cells": [
@@ -195,21 +197,37 @@ def seconds_per_run(found: Results, name: str) -> float:
   )
 
 
-def figure(found: Results, pairs: list[study.Pair]) -> Any:
+def figure(found: Results) -> Any:
   """Loss, and loss after T, against accuracy: from without ⊥Grad to with it."""
+  rows = {
+    "SGD, and other methods on top of it": methods.STUDY.pairs,
+    "other optimizers, each tuned without ⊥Grad and again with it": (
+      COSINE,
+      *optimizers.STUDY.pairs,
+    ),
+  }
   title = "hollow: without ⊥Grad; filled: with it"
-  with _style.figure(7.2, 4.1, title) as drawn:
-    panels = drawn.subplots(1, 2, sharex=True)
-    shown = {"loss": "loss", "scaled_loss": "loss after T (finer scale)"}
-    for panel, (outcome, label) in zip(panels, shown.items(), strict=True):
-      for number, pair in enumerate(pairs):
-        _draw_pair(panel, found, pair, outcome, _style.line(number))
-      panel.set_title(label)
-      panel.set_xlabel("accuracy, % (more is better)")
-    panels[0].set_ylabel("nats (less is better)")
-    handles, labels = panels[0].get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside lower center", ncols=4)
+  with _style.figure(7.2, 7.8, title) as drawn:
+    parts = drawn.subfigures(len(rows), height_ratios=(1.1, 1))
+    for part, (name, pairs) in zip(parts, rows.items(), strict=True):
+      part.suptitle(name, fontsize=10)
+      _draw_row(part, found, pairs)
   return drawn
+
+
+def _draw_row(part, found, pairs) -> None:
+  panels = part.subplots(1, 2, sharex=True)
+  shown = {"loss": "loss without T", "scaled_loss": "loss after T"}
+  for panel, (outcome, label) in zip(panels, shown.items(), strict=True):
+    for number, pair in enumerate(pairs):
+      look = _style.line(number) | {"zorder": 3 + len(pairs) - number}
+      if pair == COSINE:
+        look |= {"linewidth": 2.5, "markersize": 6}
+      _draw_pair(panel, found, pair, outcome, look)
+    panel.set_xlabel("accuracy, % (more is better)")
+    panel.set_ylabel(f"{label}, nats (less is better)")
+  handles, labels = panels[0].get_legend_handles_labels()
+  part.legend(handles, labels, loc="outside lower center", ncols=4)
 
 
 def _draw_pair(axis, found, pair, outcome, look) -> None:
@@ -219,7 +237,7 @@ def _draw_pair(axis, found, pair, outcome, look) -> None:
   )
   x, y = np.mean(accuracy, axis=1), np.mean(loss, axis=1)
   errors = {"xerr": _standard_error(accuracy), "yerr": _standard_error(loss)}
-  axis.errorbar(x, y, **errors, ecolor="0.8", elinewidth=1, fmt="none")
+  axis.errorbar(x, y, **errors, ecolor="0.7", elinewidth=1, fmt="none")
   axis.plot(x, y, **look, label=method_name(pair[0]))
   axis.plot(x[0], y[0], **look, markerfacecolor="white")
 

@@ -5,12 +5,12 @@ Each function computes the facts of the template of its name, in
 for what PLAN.md lists under Deviations.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from experiments.config import ensemble
+from experiments.config import ensemble, with_orthograd
 from experiments.report import kept, outcomes
 from experiments.report.compare import LEVEL, Compared
 from experiments.report.outcomes import MATTERS, is_small, mean
@@ -21,6 +21,7 @@ from experiments.studies import (
   masked,
   methods,
   optimizers,
+  pilot_optimizers,
   schedules,
   strength,
   where,
@@ -198,9 +199,41 @@ def of_optimizers(found: Results) -> dict[str, Any]:
   pairs = optimizers.STUDY.pairs
   rows = compare(found, "scaled_loss", pairs).values()
   signs = [row.sign for row in rows]
+  agnostic = "contradicted" if 1 in signs else "not confirmed"
   if signs.count(-1) == len(pairs):
-    return {"agnostic": "confirmed"}
-  return {"agnostic": "contradicted" if 1 in signs else "not confirmed"}
+    agnostic = "confirmed"
+  return {"agnostic": agnostic, "same_settings": list(at_same_settings())}
+
+
+def at_same_settings() -> Iterator[dict[str, Any]]:
+  """Pilots of an optimizer without ⊥Grad and with it, at the same settings."""
+  study = pilot_optimizers.STUDY
+  found = Results(kept.load([study.name]), study.config)
+  for method in study.methods:
+    pair = method.name, with_orthograd(method).name
+    if pair[1] in study.optimizers:
+      yield {
+        "base": method.base,
+        "rate": method.learning_rate,
+        "decay": method.weight_decay,
+        "means": [
+          (
+            outcomes.OUTCOMES[it].metric,
+            [mean(found, name, it) for name in pair],
+          )
+          for it in ("loss", "ece", "scaled_loss")
+        ],
+      }
+
+
+def of_wide_cosine(found: Results) -> dict[str, Any]:
+  """Each pair's difference, and what is better with ⊥Grad."""
+  after_t = compare_pair(found, "scaled_loss", COSINE)
+  return {
+    "each": after_t.b - after_t.a,
+    "loss": compare_pair(found, "loss", COSINE),
+    "accuracy": compare_pair(found, "accuracy", COSINE),
+  }
 
 
 def of_ensembles(found: Results) -> dict[str, Any]:
@@ -245,6 +278,7 @@ CONCLUSIONS: dict[str, Callable[[Results], dict[str, Any]]] = {
   "methods": of_methods,
   "alternatives": of_alternatives,
   "optimizers": of_optimizers,
+  "wide_cosine": of_wide_cosine,
   "ensembles": of_ensembles,
   "corruption_confirmation": of_corruption_confirmation,
 }

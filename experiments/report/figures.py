@@ -138,7 +138,9 @@ def differences(
         beside = axis.get_yaxis_transform()
         axis.text(1.02, y, text, va="center", transform=beside)
       axis.grid(axis="y", visible=False)
-      label = f"difference in {outcome.label}, 95 % interval"
+      axis.locator_params(axis="x", nbins=5, steps=[1, 2, 5, 10])
+      unit = ", nats" if outcome.metric == "loss" else ""
+      label = f"difference in {outcome.label}{unit}, 95 % interval"
       axis.set_xlabel(f"{label}\n{sides[outcome.sign]}")
     axis = axes.flat[0]
     axis.set_yticks(range(len(names)), names)

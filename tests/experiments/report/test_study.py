@@ -152,7 +152,7 @@ def test_page_of_a_planned_study():
   }
   after_t, without = page.drawings["schedules_differences"]().axes
   for axis, label in ((after_t, "loss after T"), (without, "loss without T")):
-    assert f"difference in {label}, 95 %" in axis.get_xlabel()
+    assert f"difference in {label}, nats, 95 %" in axis.get_xlabel()
   text = f"{np.mean(row.b - row.a):+.3f} ({low:+.3f}, {high:+.3f})"
   assert after_t.texts[0].get_text() == text.replace("-", "−")
 
