@@ -221,7 +221,7 @@ def _draw_row(part, found, pairs) -> None:
   for panel, (outcome, label) in zip(panels, shown.items(), strict=True):
     for number, pair in enumerate(pairs):
       look = _style.line(number) | {"zorder": 3 + len(pairs) - number}
-      if pair == COSINE:
+      if pair == COSINE:  # what the page is about
         look |= {"linewidth": 2.5, "markersize": 6}
       _draw_pair(panel, found, pair, outcome, look)
     panel.set_xlabel("accuracy, % (more is better)")

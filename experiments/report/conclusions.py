@@ -199,9 +199,10 @@ def of_optimizers(found: Results) -> dict[str, Any]:
   pairs = optimizers.STUDY.pairs
   rows = compare(found, "scaled_loss", pairs).values()
   signs = [row.sign for row in rows]
-  agnostic = "contradicted" if 1 in signs else "not confirmed"
   if signs.count(-1) == len(pairs):
     agnostic = "confirmed"
+  else:
+    agnostic = "contradicted" if 1 in signs else "not confirmed"
   return {"agnostic": agnostic, "same_settings": list(at_same_settings())}
 
 
@@ -227,13 +228,9 @@ def at_same_settings() -> Iterator[dict[str, Any]]:
 
 
 def of_wide_cosine(found: Results) -> dict[str, Any]:
-  """Each pair's difference, and what is better with ⊥Grad."""
-  after_t = compare_pair(found, "scaled_loss", COSINE)
-  return {
-    "each": after_t.b - after_t.a,
-    "loss": compare_pair(found, "loss", COSINE),
-    "accuracy": compare_pair(found, "accuracy", COSINE),
-  }
+  """⊥Grad beside SGD, by both outcomes and accuracy."""
+  accuracy = compare_pair(found, "accuracy", COSINE)
+  return compare_both(found, COSINE) | {"accuracy": accuracy}
 
 
 def of_ensembles(found: Results) -> dict[str, Any]:

@@ -204,6 +204,12 @@ def test_best_is_chosen_by_the_rule(planned):
   assert chosen == (min(rivals, key=rivals.get), min(losses, key=losses.get))
 
 
+def difference(row):
+  """As pages write it."""
+  change = formats.signed(row.change, row.metric)
+  return f"{change} {formats.interval(row.interval, row.metric)}"
+
+
 def test_readme_says_the_same(page, planned):
   """Numbers of the main README's results are here, too."""
   text = (kept.FOLDER.parents[1] / "README.md").read_text("utf-8")
@@ -212,22 +218,16 @@ def test_readme_says_the_same(page, planned):
   rows = answer.by_outcome(found, answer.COSINE)
   for outcome in ("loss", "ece", "scaled_loss"):
     row = rows[outcome]
-    change = formats.signed(row.change, row.metric)
-    interval = formats.interval(row.interval, row.metric)
-    assert f"{change} {interval}" in page.markdown
-    assert f"{change} {interval}" in text
+    assert difference(row) in page.markdown
+    assert difference(row) in text
     assert formats.mean(row.a, row.metric) in text
     assert formats.mean(row.b, row.metric) in text
   rows = answer.by_outcome(planned["wide_cosine"][1], answer.COSINE)
-  row = rows["scaled_loss"]
-  change = formats.signed(row.change, row.metric)
-  interval = formats.interval(row.interval, row.metric)
-  before, after = (
-    formats.mean(x, "loss") for x in (rows["loss"].a, rows["loss"].b)
-  )
+  loss = rows["loss"]
+  before, after = (formats.mean(x, "loss") for x in (loss.a, loss.b))
   assert (
     f"WRN-28-10 (cosine, 5 seeds): loss {before} → {after}; after a"
-    f" temperature {change} {interval}" in text
+    f" temperature {difference(rows['scaled_loss'])}" in text
   )
   of, found = planned["optimizers"]
   for words, outcome in {
