@@ -9,12 +9,14 @@ import numpy as np
 
 from experiments import config
 from experiments.report import outcomes, replication, study, temperature
-from experiments.report.compare import CLEAN, CORRUPTED
+from experiments.report.compare import CLEAN
 from experiments.report.formats import method_name
 from experiments.report.page import Page, markdown
 from experiments.report.results import Results
 from experiments.studies import (
+  best,
   decay,
+  ensembles,
   extended,
   masked,
   methods,
@@ -27,16 +29,6 @@ from orthograd_optax import _style
 
 LOSS = outcomes.OUTCOMES["loss"]
 COLUMNS = ("accuracy", "loss", "scaled_loss", "corrupted_loss", "ece")
-# Outcomes that the plan does not have. They are described, and test nothing.
-DESCRIBED = {
-  "scaled_ece": outcomes.Outcome("ECE after T", "ece", "scaled_half"),
-  "scaled_wrong_confidence": outcomes.Outcome(
-    "confidence of wrong answers after T", "wrong_confidence", "scaled_half"
-  ),
-  "raw_corrupted_loss": outcomes.Outcome(
-    "corrupted loss without T", "loss", "metrics", tuple(CORRUPTED)
-  ),
-}
 CONSTANT, COSINE = schedules.STUDY.pairs
 # ⊥Grad on some parameters, of less strength, or not all of the time.
 LESS = (
@@ -50,7 +42,7 @@ LESS = (
 # benchmarks/results/.
 COST = 0.04
 ENSEMBLE = 5
-ENSEMBLES = tuple(config.ensemble(name, ENSEMBLE) for name in COSINE)
+(ENSEMBLES,) = ensembles.STUDY.pairs
 # Its results are on the page of `extended_screen`.
 NO_PAGE = "extended_screen_batch"
 
@@ -94,15 +86,22 @@ def make(planned: study.Loaded, replicated: replication.Rows) -> Page:
       CONSTANT,
     ),
     **replication_facts(replicated),
+    "best": outcomes.compare_pair(
+      results["best"], outcomes.OUTCOMES["scaled_loss"], best.STUDY.pairs[0]
+    ),
+    "ensemble": by_outcome(results["ensembles"], ENSEMBLES),
     "ensembles": {
-      name: ensembles(results[name])
-      for name in ("schedules", "wide_cosine", *study.SIZES)
+      "constant": ensemble_means(found, CONSTANT),
+      **{
+        name: ensemble_means(results[name], COSINE)
+        for name in ("wide_cosine", *study.SIZES)
+      },
     },
     "other_ensembles": {
       name: outcomes.mean(found, config.ensemble(name, ENSEMBLE))
-      for name in ("mixup", "muon")
+      for name in ("mixup", "adamw", "muon")
     },
-    "table": table(found, names),
+    "table": table(found, names, results["ensembles"]),
     "columns": [outcomes.OUTCOMES[name].label for name in COLUMNS],
     "more": more(found, names),
     "done": [name for name in is_kept if is_kept[name] and name != NO_PAGE],
@@ -119,7 +118,7 @@ def by_outcome(found: Results, pair: study.Pair) -> dict[str, Any]:
   """A pair by each outcome, without adjustment."""
   return {
     name: outcomes.compare_pair(found, outcome, pair)
-    for name, outcome in (outcomes.OUTCOMES | DESCRIBED).items()
+    for name, outcome in (outcomes.OUTCOMES | outcomes.DESCRIBED).items()
   }
 
 
@@ -142,11 +141,12 @@ def replication_facts(rows: replication.Rows) -> dict[str, Any]:
   }
 
 
-def ensembles(found: Results) -> dict[str, list[float]]:
+def ensemble_means(found: Results, pair: study.Pair) -> dict[str, list[float]]:
   """The mean of the ensembles, without ⊥Grad and with it, by outcome."""
+  names = [config.ensemble(name, ENSEMBLE) for name in pair]
   return {
-    outcome: [outcomes.mean(found, name, outcome) for name in ENSEMBLES]
-    for outcome in ("ece", "scaled_loss")
+    outcome: [outcomes.mean(found, name, outcome) for name in names]
+    for outcome in ("loss", "ece", "scaled_loss")
   }
 
 
@@ -155,19 +155,22 @@ def outcome_of(found: Results, name: str, outcome: str) -> np.ndarray:
   return outcomes.OUTCOMES[outcome].values(found, name)
 
 
-def table(found: Results, names: list[str]) -> dict[str, dict[str, Any]]:
+def table(
+  found: Results, names: list[str], ensembled: Results
+) -> dict[str, dict[str, Any]]:
   """For each method, and ensembles of the first two, what the table says."""
   lines = {}
-  seconds = {name: seconds_per_run(found, name) for name in names}
+  seconds = {name: outcomes.seconds_per_run(found, name) for name in names}
   members = dict(zip(ENSEMBLES, COSINE, strict=True))
   for name in [*names, *members]:
     member = members.get(name, name)
+    its = ensembled if name in members else found
     cost = seconds[member] / seconds[COSINE[0]]
     cost += COST if member.startswith("orthograd") else 0.0
     lines[method_name(name)] = {
-      "seeds": len(found.seeds([name])),
+      "seeds": len(its.seeds([name])),
       "cells": [
-        (outcomes.OUTCOMES[outcome].metric, outcome_of(found, name, outcome))
+        (outcomes.OUTCOMES[outcome].metric, outcome_of(its, name, outcome))
         for outcome in COLUMNS
       ],
       "cost": cost * (ENSEMBLE if name in members else 1),
@@ -178,23 +181,15 @@ def table(found: Results, names: list[str]) -> dict[str, dict[str, Any]]:
 def more(found: Results, names: list[str]) -> dict[str, Any]:
   """Outcomes that the plan does not have, of each method."""
   return {
-    "labels": [outcome.label for outcome in DESCRIBED.values()],
+    "labels": [outcome.label for outcome in outcomes.DESCRIBED.values()],
     "lines": {
       method_name(name): [
         (outcome.metric, outcome.values(found, name))
-        for outcome in DESCRIBED.values()
+        for outcome in outcomes.DESCRIBED.values()
       ]
       for name in names
     },
   }
-
-
-def seconds_per_run(found: Results, name: str) -> float:
-  """An epoch's, of one of the runs that train together; the median of all."""
-  rows = found.get(name, found.seeds([name], ["train"]), ["train"])
-  return float(
-    np.median([row["epoch_seconds"] / row["runs_at_once"] for (row,) in rows])
-  )
 
 
 def figure(found: Results) -> Any:

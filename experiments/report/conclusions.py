@@ -16,8 +16,10 @@ from experiments.report.compare import LEVEL, Compared
 from experiments.report.outcomes import MATTERS, is_small, mean
 from experiments.report.results import Results
 from experiments.studies import (
+  best,
   corruption,
   decay,
+  ensembles,
   masked,
   methods,
   optimizers,
@@ -234,10 +236,26 @@ def of_wide_cosine(found: Results) -> dict[str, Any]:
 
 
 def of_ensembles(found: Results) -> dict[str, Any]:
-  """The ensembles of `methods` that PLAN.md puts beside it."""
-  del found
-  beside = Results(kept.load(["methods"]), methods.STUDY.config)
-  return {"mixup": mean(beside, ensemble("mixup", 5))}
+  """The best T, ECE after it, and other methods' ensembles beside it."""
+  beside = Results(kept.load(["methods", "optimizers"]), methods.STUDY.config)
+  others = ("mixup", "adamw", "muon")
+  (pair,) = ensembles.STUDY.pairs
+  described = {
+    "temperature": outcomes.Outcome("best temperature", "temperature"),
+    "ece": outcomes.DESCRIBED["scaled_ece"],
+  }
+  return {name: mean(beside, ensemble(name, 5)) for name in others} | {
+    name: outcomes.compare_pair(found, outcome, pair)
+    for name, outcome in described.items()
+  }
+
+
+def of_best(found: Results) -> dict[str, Any]:
+  """How much longer the alternative takes."""
+  seconds = (
+    outcomes.seconds_per_run(found, name) for name in best.STUDY.pairs[0]
+  )
+  return {"cost": next(seconds) / next(seconds)}
 
 
 def of_corruption_confirmation(found: Results) -> dict[str, Any]:
@@ -277,5 +295,6 @@ CONCLUSIONS: dict[str, Callable[[Results], dict[str, Any]]] = {
   "optimizers": of_optimizers,
   "wide_cosine": of_wide_cosine,
   "ensembles": of_ensembles,
+  "best": of_best,
   "corruption_confirmation": of_corruption_confirmation,
 }

@@ -84,6 +84,17 @@ OUTCOMES = {
   ),
 }
 
+# Outcomes that the plan does not have. They are described, and test nothing.
+DESCRIBED = {
+  "scaled_ece": Outcome("ECE after T", "ece", "scaled_half"),
+  "scaled_wrong_confidence": Outcome(
+    "confidence of wrong answers after T", "wrong_confidence", "scaled_half"
+  ),
+  "raw_corrupted_loss": Outcome(
+    "corrupted loss without T", "loss", "metrics", tuple(CORRUPTED)
+  ),
+}
+
 
 def mean(found: Results, method: str, outcome: str = "scaled_loss") -> float:
   """An outcome's mean over the seeds of a method."""
@@ -134,3 +145,11 @@ def verdict(row: Compared, outcome: Outcome) -> str:
     return "no difference that matters" if small else "undecided"
   word = "helps" if row.change * outcome.sign < 0 else "harms"
   return f"{word}, by less than matters" if small else word
+
+
+def seconds_per_run(found: Results, name: str) -> float:
+  """An epoch's, of one of the runs that train together; the median of all."""
+  rows = found.get(name, found.seeds([name], ["train"]), ["train"])
+  return float(
+    np.median([row["epoch_seconds"] / row["runs_at_once"] for (row,) in rows])
+  )

@@ -2,7 +2,7 @@
 
     python -m experiments run best
 
-takes one H200 about 13 minutes. The question, and what follows from which
+takes one H200 12 minutes. The question, and what follows from which
 answer, is in PLAN.md.
 """
 

@@ -2,7 +2,7 @@
 
     python -m experiments run ensembles
 
-takes one H200 about 12 minutes. The question, and what follows from which
+takes one H200 11 minutes. The question, and what follows from which
 answer, is in PLAN.md.
 """
 

@@ -2,7 +2,7 @@
 
     python -m experiments run extended_screen
 
-takes one H200 about 9 minutes: no weight decay, and a tenth of the learning
+takes one H200 8 minutes: no weight decay, and a tenth of the learning
 rate; `extended_screen_batch` has batches of 512. The question, and what follows
 from which answer, is in PLAN.md.
 """

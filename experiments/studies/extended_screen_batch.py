@@ -2,7 +2,7 @@
 
     python -m experiments run extended_screen_batch
 
-takes one H200 about 5 minutes. The question, and what follows from which
+takes one H200 3 minutes. The question, and what follows from which
 answer, is in PLAN.md under `extended_screen`.
 """
 

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from experiments import config
 from experiments.report import (
   answer,
   conclusions,
   formats,
   kept,
   outcomes,
+  screen,
   study,
 )
 from experiments.report.results import Results
@@ -103,7 +105,7 @@ def test_words_on_methods(planned):
   of, found = planned["methods"]
   loss = {name: outcomes.mean(found, name, "loss") for name, _ in of.pairs}
   assert min(loss, key=loss.get) == "mixup"
-  table = answer.table(found, list(of.optimizers))
+  table = answer.table(found, list(of.optimizers), planned["ensembles"][1])
   assert 1.9 < table["SAM"]["cost"] < 2.1 > 1.1 > table["mixup"]["cost"]
   after_t = study.answer(of, found).verdicts
   assert [pair[0] for pair in after_t if "helps" in after_t[pair]] == [
@@ -169,6 +171,54 @@ def test_words_on_the_best_single_network(planned):
   assert best_of == {"loss": "orthograd_sam", "scaled_loss": "muon"}
 
 
+def test_words_on_ensembles(planned):
+  (verdict,) = study.answer(*planned["ensembles"]).verdicts.values()
+  assert verdict == "helps"
+  of, found = planned["ensembles"]
+  others = study.others(of, found, of.pairs)
+  signs = {name: others[name][of.pairs[0]].sign for name in ("loss", "ECE")}
+  assert signs == {"loss": -1, "ECE": 1}
+  temperatures = conclusions.of_ensembles(found)["temperature"]
+  assert max(temperatures.b) < 1 < min(temperatures.a)
+  found = planned["schedules"][1]
+  losses = {
+    name: outcomes.mean(found, config.ensemble(name, 5))
+    for pair in optimizers.STUDY.pairs
+    for name in pair
+  }
+  for plain, projected in optimizers.STUDY.pairs:
+    assert losses[plain] < losses[projected]
+  ours = np.mean(study.answer(*planned["ensembles"]).rows[of.pairs[0]].b)
+  assert losses["adamw"] == pytest.approx(ours, abs=2e-3)
+
+
+def test_words_on_the_best(planned):
+  (verdict,) = study.answer(*planned["best"]).verdicts.values()
+  assert verdict == "harms"
+  found = planned["methods"][1]
+  strengths = {
+    it.name: outcomes.mean(found, it.name, "loss")
+    for it in strength.STUDY.methods
+  }
+  assert min(strengths, key=strengths.get) == answer.COSINE[1]
+  of, found = planned["alternatives"]
+  pair = answer.COSINE[1], "sam"
+  assert study.others(of, found, of.pairs)["loss"][pair].sign == 0
+  of, found = planned["methods"]
+  pair = "sam", "orthograd_sam"
+  assert study.answer(of, found).verdicts[pair] == "no difference that matters"
+  assert study.others(of, found, of.pairs)["loss"][pair].sign == -1
+
+
+def test_words_on_the_screen(planned):
+  lines = [
+    line
+    for it in screen.STUDIES
+    for line in screen.candidates(*planned[it.name])
+  ]
+  assert len(lines) == 3 and not any(line.matches for line in lines)
+
+
 def test_words_on_wide_networks(planned):
   verdicts = study.answer(*planned["wide_cosine"]).verdicts
   assert verdicts == {answer.COSINE: "harms"}
@@ -229,6 +279,13 @@ def test_readme_says_the_same(page, planned):
     f"WRN-28-10 (cosine, 5 seeds): loss {before} → {after}; after a"
     f" temperature {difference(rows['scaled_loss'])}" in text
   )
+  row = answer.by_outcome(planned["ensembles"][1], answer.ENSEMBLES)
+  loss = row["scaled_loss"]
+  after = formats.mean(loss.b, "loss")
+  assert f"loss after it {difference(loss)}, to {after}" in text
+  (row,) = study.answer(*planned["best"]).rows.values()
+  sam, ours = (formats.mean(x, "loss") for x in (row.a, row.b))
+  assert f"SAM, {sam} (⊥Grad's best: {ours})" in text
   of, found = planned["optimizers"]
   for words, outcome in {
     "tuned again for it, loss": "loss",

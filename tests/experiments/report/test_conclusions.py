@@ -28,6 +28,7 @@ def results(name, losses, raw=None, spread=0.002, top1=None):
       metrics = dict.fromkeys(("ece", "brier", "wrong_confidence"), 0.1 + noise)
       metrics["loss"] = loss + (raw or {}).get(method, 0.0)
       metrics["top1"] = (top1 or {}).get(method, 80.0) + noise
+      metrics["temperature"] = 1.5 + noise
       rows += [
         {
           "study": name,
@@ -37,8 +38,10 @@ def results(name, losses, raw=None, spread=0.002, top1=None):
           "dataset": dataset,
           "config_hash": it.config.hash,
           "metrics": metrics,
-          "scaled_half": {"loss": loss},
+          "scaled_half": {"loss": loss, "ece": 0.1 + noise},
           "scaled_clean": {"loss": loss},
+          "epoch_seconds": 1.0,
+          "runs_at_once": it.seeds,
         }
         for dataset in datasets
       ]
@@ -162,6 +165,20 @@ def test_ensembles(loss, words):
   plain = [found.rows["cosine", s, 100, "clean"] for s in seeds]
   mean = np.mean([row["scaled_half"]["loss"] for row in plain])
   assert outcome.matters == pytest.approx(0.03 * mean, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+  ("loss", "words"),
+  [
+    (0.5, "⊥Grad at its best beats the best alternative*"),
+    (0.7, "The best alternative beats ⊥Grad at its best*"),
+    (0.6, "⊥Grad at its best against the best alternative: no difference"),
+  ],
+)
+def test_best(loss, words):
+  said = page_of(*results("best", {"strength_0.5": loss}))
+  assert said.partition("\n\n")[2].startswith(f"**{words}")
+  assert "SAM took 1.00 times as long" in said
 
 
 @pytest.mark.parametrize(("pair", "word"), [(0.5, None), (0.45, "x")])
