@@ -28,6 +28,9 @@ from experiments.settings import (
 from experiments.settings import field as _field
 from experiments.settings import kind as _kind
 
+# Images of each class for training.
+_PER_CLASS = {"cifar10": 5000, "sample": 100}
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -61,12 +64,17 @@ class Config:
 
   def __post_init__(self):
     check(self)
-    most = {"cifar10": 5000, "sample": 100}[self.dataset]
+    most = _PER_CLASS[self.dataset]
     if self.per_class > most:
       raise ConfigError(
         f"per_class is {self.per_class}, but must be at most {most}, the "
         f"images of a class that {self.dataset} has for training."
       )
+
+  @property
+  def share(self) -> float:
+    """Of the images for training, those that a seed draws."""
+    return self.per_class / _PER_CLASS[self.dataset]
 
   @property
   def steps(self) -> int:

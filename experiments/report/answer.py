@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 
 from experiments import config
-from experiments.report import outcomes, replication, study, temperature
-from experiments.report.compare import CLEAN
+from experiments.report import (
+  conclusions,
+  outcomes,
+  replication,
+  study,
+  temperature,
+)
+from experiments.report.compare import CLEAN, seconds_per_run
 from experiments.report.formats import method_name
 from experiments.report.page import Page, markdown
 from experiments.report.results import Results
@@ -89,18 +95,16 @@ def make(planned: study.Loaded, replicated: replication.Rows) -> Page:
     "best": outcomes.compare_pair(
       results["best"], outcomes.OUTCOMES["scaled_loss"], best.STUDY.pairs[0]
     ),
-    "ensemble": by_outcome(results["ensembles"], ENSEMBLES),
-    "ensembles": {
+    "fresh": by_outcome(results["ensembles"], COSINE),
+    "ensembles": by_outcome(results["ensembles"], ENSEMBLES),
+    "described": {
       "constant": ensemble_means(found, CONSTANT),
       **{
         name: ensemble_means(results[name], COSINE)
         for name in ("wide_cosine", *study.SIZES)
       },
     },
-    "other_ensembles": {
-      name: outcomes.mean(found, config.ensemble(name, ENSEMBLE))
-      for name in ("mixup", "adamw", "muon")
-    },
+    "rivals": conclusions.rival_ensembles(found, results["best"]),
     "table": table(found, names, results["ensembles"]),
     "columns": [outcomes.OUTCOMES[name].label for name in COLUMNS],
     "more": more(found, names),
@@ -160,7 +164,7 @@ def table(
 ) -> dict[str, dict[str, Any]]:
   """For each method, and ensembles of the first two, what the table says."""
   lines = {}
-  seconds = {name: outcomes.seconds_per_run(found, name) for name in names}
+  seconds = {name: seconds_per_run(found, name) for name in names}
   members = dict(zip(ENSEMBLES, COSINE, strict=True))
   for name in [*names, *members]:
     member = members.get(name, name)

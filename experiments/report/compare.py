@@ -163,6 +163,14 @@ def began(row: dict[str, Any]) -> float:
   return time.timestamp() - row["wall_time"]
 
 
+def seconds_per_run(found: Results, name: str) -> float:
+  """An epoch's, of one of the runs that train together; the median of all."""
+  rows = found.get(name, found.seeds([name], ["train"]), ["train"])
+  return float(
+    np.median([row["epoch_seconds"] / row["runs_at_once"] for (row,) in rows])
+  )
+
+
 def provenance(found: Results, study: str) -> dict[str, Any]:
   """The device, versions, commits, days and minutes of a study."""
   rows = sorted(found.of_study(study), key=lambda row: row["time"])

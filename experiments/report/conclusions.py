@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.config import ensemble, with_orthograd
 from experiments.report import kept, outcomes
-from experiments.report.compare import LEVEL, Compared
+from experiments.report.compare import LEVEL, Compared, seconds_per_run
 from experiments.report.outcomes import MATTERS, is_small, mean
 from experiments.report.results import Results
 from experiments.studies import (
@@ -236,26 +236,53 @@ def of_wide_cosine(found: Results) -> dict[str, Any]:
 
 
 def of_ensembles(found: Results) -> dict[str, Any]:
-  """The best T, ECE after it, and other methods' ensembles beside it."""
-  beside = Results(kept.load(["methods", "optimizers"]), methods.STUDY.config)
-  others = ("mixup", "adamw", "muon")
+  """How sure they are, those of other methods, and the single networks."""
   (pair,) = ensembles.STUDY.pairs
-  described = {
-    "temperature": outcomes.Outcome("best temperature", "temperature"),
-    "ece": outcomes.DESCRIBED["scaled_ece"],
+  confidence = outcomes.Outcome("confidence", "max_softmax")
+  accuracy = outcomes.OUTCOMES["accuracy"]
+  temperature = outcomes.Outcome("T", "temperature_half")
+  others, of_best = (
+    Results(kept.load(names), methods.STUDY.config)
+    for names in (["methods", "optimizers"], ["best"])
+  )
+  return {
+    "excess": [
+      np.mean(100 * confidence.values(found, name))
+      - np.mean(accuracy.values(found, name))
+      for name in pair
+    ],
+    "temperatures": [np.mean(temperature.values(found, name)) for name in pair],
+    "scaled_ece": outcomes.compare_pair(
+      found, outcomes.DESCRIBED["scaled_ece"], pair
+    ),
+    "rivals": rival_ensembles(others, of_best),
+    "single": {
+      it: compare_pair(found, it, COSINE) for it in (*BOTH, "accuracy")
+    },
   }
-  return {name: mean(beside, ensemble(name, 5)) for name in others} | {
-    name: outcomes.compare_pair(found, outcome, pair)
-    for name, outcome in described.items()
+
+
+def rival_ensembles(
+  others: Results, of_best: Results
+) -> dict[str, dict[str, float]]:
+  """Ensembles of 5 without ⊥Grad, of methods that do as well or better.
+
+  Args:
+    others: rows of `methods` and `optimizers`.
+    of_best: rows of `best`, which has the most ensembles of SAM.
+  """
+  of = dict.fromkeys(("mixup", "adamw", "muon"), others) | {"sam": of_best}
+  return {
+    name: {it: mean(rows, ensemble(name, 5), it) for it in (*BOTH, "ece")}
+    for name, rows in of.items()
   }
 
 
 def of_best(found: Results) -> dict[str, Any]:
-  """How much longer the alternative takes."""
-  seconds = (
-    outcomes.seconds_per_run(found, name) for name in best.STUDY.pairs[0]
-  )
-  return {"cost": next(seconds) / next(seconds)}
+  """How much longer the alternative takes, and ⊥Grad at full strength."""
+  rival, ours = (seconds_per_run(found, name) for name in best.STUDY.pairs[0])
+  fresh = Results(kept.load(["ensembles"]), ensembles.STUDY.config)
+  return {"cost": rival / ours, "full_strength": mean(fresh, COSINE[1], "loss")}
 
 
 def of_corruption_confirmation(found: Results) -> dict[str, Any]:

@@ -145,11 +145,3 @@ def verdict(row: Compared, outcome: Outcome) -> str:
     return "no difference that matters" if small else "undecided"
   word = "helps" if row.change * outcome.sign < 0 else "harms"
   return f"{word}, by less than matters" if small else word
-
-
-def seconds_per_run(found: Results, name: str) -> float:
-  """An epoch's, of one of the runs that train together; the median of all."""
-  rows = found.get(name, found.seeds([name], ["train"]), ["train"])
-  return float(
-    np.median([row["epoch_seconds"] / row["runs_at_once"] for (row,) in rows])
-  )

@@ -44,13 +44,13 @@ class Candidate(NamedTuple):
   ece: float
 
   @property
-  def off(self) -> np.ndarray:
-    """How far the accuracies are from the paper's."""
+  def distances(self) -> np.ndarray:
+    """Of both accuracies from the paper's."""
     return np.abs(np.subtract(self.accuracy, ACCURACY))
 
   @property
   def matches(self) -> bool:
-    return bool(np.all(self.off <= 3.0) and abs(self.ece - ECE) <= 0.05)
+    return bool(np.all(self.distances <= 3.0) and abs(self.ece - ECE) <= 0.05)
 
 
 def candidates(it: Study, found: Results) -> Iterator[Candidate]:
@@ -95,7 +95,8 @@ def make(results: Iterable[tuple[Study, Results]]) -> Page:
     "paper": {"accuracy": ACCURACY, "ece": ECE},
     "ours": our_recipe(),
     "candidates": lines,
-    "nearest": min(lines, key=lambda line: np.sum(line.off)),
+    "nearest": min(lines, key=lambda it: np.sum(it.distances), default=None),
+    "most_above": max((a - b for _, (a, b), _ in lines), default=None),
     "matches": [line.name for line in lines if line.matches],
     "diverged": sorted({*NAMES.values()} - {line.name for line in lines}),
     "plan": plan.section(extended_screen.STUDY.name),

@@ -268,7 +268,12 @@ def make(
   conclude = conclusions.CONCLUSIONS.get(study.name) if concluded else None
   by_others = others(study, found, list(its.rows))
   epochs = study.epochs_evaluated()
-  ended = [name for name in study.optimizers if found.seeds([name])]
+  pooled = any(set(pair) & set(study.pooled) for pair in its.rows)
+  ended = [
+    name
+    for name in (study.pooled if pooled else study.optimizers)
+    if found.seeds([name])
+  ]
   followed = [
     name
     for name in study.optimizers
@@ -285,7 +290,8 @@ def make(
     "others": by_others,
     "means": means(study.optimizers, found),
     "ensembles": means(study.pooled, found, least=1),
-    "pooled": any(set(pair) & set(study.pooled) for pair in its.rows),
+    "pooled": pooled,
+    "share": study.config.share,
     "plan": planned and plan.section(study.name),
     "command": command(study),
     "diagrams": len(ended) <= MOST_DIAGRAMS,

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from experiments import config
 from experiments.report import (
   answer,
   conclusions,
@@ -172,24 +171,40 @@ def test_words_on_the_best_single_network(planned):
 
 
 def test_words_on_ensembles(planned):
-  (verdict,) = study.answer(*planned["ensembles"]).verdicts.values()
-  assert verdict == "helps"
   of, found = planned["ensembles"]
+  ((pair, verdict),) = study.answer(of, found).verdicts.items()
+  assert verdict == "helps"
   others = study.others(of, found, of.pairs)
-  signs = {name: others[name][of.pairs[0]].sign for name in ("loss", "ECE")}
-  assert signs == {"loss": -1, "ECE": 1}
-  temperatures = conclusions.of_ensembles(found)["temperature"]
-  assert max(temperatures.b) < 1 < min(temperatures.a)
-  found = planned["schedules"][1]
-  losses = {
-    name: outcomes.mean(found, config.ensemble(name, 5))
-    for pair in optimizers.STUDY.pairs
-    for name in pair
+  signs = {it: others[it][pair].sign for it in ("loss", "Brier score", "ECE")}
+  assert signs == {"loss": -1, "Brier score": -1, "ECE": 1}
+  it = conclusions.of_ensembles(found)
+  less, least = it["excess"]
+  assert least < less < 0
+  assert it["single"]["scaled_loss"].interval[1] < outcomes.MATTERS
+  ours = outcomes.mean(found, pair[1])
+  rivals = {name: its["scaled_loss"] for name, its in it["rivals"].items()}
+  assert max(rivals["mixup"], rivals["muon"]) < ours
+  assert rivals["sam"] == pytest.approx(ours, abs=2e-3)
+  assert rivals["adamw"] == pytest.approx(ours, abs=2e-3)
+
+
+def test_words_on_described_ensembles(planned):
+  changes = {}
+  for name in ("schedules", "wide_cosine", *study.SIZES, "optimizers"):
+    of, found = planned[name]
+    for pair in of.pairs:
+      a, b = answer.ensemble_means(found, pair)["scaled_loss"]
+      changes[name, pair[0]] = b - a
+  higher = {key for key, change in changes.items() if change > 0}
+  assert higher == {
+    ("schedules", "sgd"),
+    ("data_100_percent", "cosine"),
+    *(("optimizers", name) for name in ("adamw", "lion", "muon")),
   }
-  for plain, projected in optimizers.STUDY.pairs:
-    assert losses[plain] < losses[projected]
-  ours = np.mean(study.answer(*planned["ensembles"]).rows[of.pairs[0]].b)
-  assert losses["adamw"] == pytest.approx(ours, abs=2e-3)
+  before_t = answer.ensemble_means(planned["data_1_percent"][1], answer.COSINE)[
+    "loss"
+  ]
+  assert before_t[0] < before_t[1]
 
 
 def test_words_on_the_best(planned):
@@ -280,12 +295,8 @@ def test_readme_says_the_same(page, planned):
     f" temperature {difference(rows['scaled_loss'])}" in text
   )
   row = answer.by_outcome(planned["ensembles"][1], answer.ENSEMBLES)
-  loss = row["scaled_loss"]
-  after = formats.mean(loss.b, "loss")
-  assert f"loss after it {difference(loss)}, to {after}" in text
-  (row,) = study.answer(*planned["best"]).rows.values()
-  sam, ours = (formats.mean(x, "loss") for x in (row.a, row.b))
-  assert f"SAM, {sam} (⊥Grad's best: {ours})" in text
+  before, after = (difference(row[it]) for it in ("loss", "scaled_loss"))
+  assert f"loss {before}, after a temperature {after}, 5 of each" in text
   of, found = planned["optimizers"]
   for words, outcome in {
     "tuned again for it, loss": "loss",
