@@ -62,7 +62,6 @@ def make(planned: study.Loaded, replicated: replication.Rows) -> Page:
   """
   results = {name: found for name, (_, found) in planned.items()}
   found = results["schedules"]
-  is_kept = {name: study.is_complete(*of) for name, of in planned.items()}
   pairs = [*methods.STUDY.pairs, *optimizers.STUDY.pairs]
   names = [name for pair in pairs for name in pair]
   plain, whole = COSINE
@@ -108,12 +107,11 @@ def make(planned: study.Loaded, replicated: replication.Rows) -> Page:
     "table": table(found, names, results["ensembles"]),
     "columns": [outcomes.OUTCOMES[name].label for name in COLUMNS],
     "more": more(found, names),
-    "done": [name for name in is_kept if is_kept[name] and name != NO_PAGE],
-    "open": {
-      name: study.title(name)
-      for name in is_kept
-      if not is_kept[name] and name != NO_PAGE
-    },
+    "done": [
+      name
+      for name, of in planned.items()
+      if study.is_complete(*of) and name != NO_PAGE
+    ],
   }
   return Page(markdown("answer.md", facts), {"answer": lambda: figure(found)})
 
