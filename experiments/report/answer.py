@@ -10,6 +10,7 @@ import numpy as np
 from experiments import config
 from experiments.report import (
   conclusions,
+  grokking,
   outcomes,
   replication,
   study,
@@ -103,6 +104,7 @@ def make(planned: study.Loaded, replicated: replication.Rows) -> Page:
         for name in ("wide_cosine", *study.SIZES)
       },
     },
+    "grokking": grokking.kept_facts(),
     "rivals": conclusions.rival_ensembles(found, results["best"]),
     "table": table(found, names, results["ensembles"]),
     "columns": [outcomes.OUTCOMES[name].label for name in COLUMNS],

@@ -36,9 +36,13 @@ def write(output: pathlib.Path, rows: Rows, recipe: Recipe) -> str:
 
 def make_kept() -> Iterator[tuple[str, Page]]:
   """The page of the rows that are kept, if there are any."""
-  rows = kept.load(grokking.STUDIES)
-  if any(row["study"] == grokking.STUDY for row in rows):
-    yield grokking.STUDY, make(facts(rows, Recipe()))
+  if kept.load([grokking.STUDY]):
+    yield grokking.STUDY, make(kept_facts())
+
+
+def kept_facts() -> dict[str, Any]:
+  """The facts of the rows that are kept."""
+  return facts(kept.load(grokking.STUDIES), Recipe())
 
 
 def make(its: Mapping[str, Any]) -> Page:
