@@ -99,6 +99,7 @@ def make(planned: study.Loaded, replicated: replication.Rows) -> Page:
     "ensembles": by_outcome(results["ensembles"], ENSEMBLES),
     "described": {
       "constant": ensemble_means(found, CONSTANT),
+      "sam": ensemble_means(found, ("sam", "orthograd_sam")),
       **{
         name: ensemble_means(results[name], COSINE)
         for name in ("wide_cosine", *study.SIZES)

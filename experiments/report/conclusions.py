@@ -251,6 +251,7 @@ def of_ensembles(found: Results) -> dict[str, Any]:
       - np.mean(accuracy.values(found, name))
       for name in pair
     ],
+    "surest": surest(found, pair[0]),
     "temperatures": [np.mean(temperature.values(found, name)) for name in pair],
     "scaled_ece": outcomes.compare_pair(
       found, outcomes.DESCRIBED["scaled_ece"], pair
@@ -259,6 +260,21 @@ def of_ensembles(found: Results) -> dict[str, Any]:
     "single": {
       it: compare_pair(found, it, COSINE) for it in (*BOTH, "accuracy")
     },
+  }
+
+
+def surest(found: Results, name: str) -> dict[str, float]:
+  """The bin of the highest confidence, of all seeds, in percent."""
+  rows = found.get(name, found.seeds([name]))
+  count, confidence, accuracy = (
+    np.array([row["bins"][it] for (row,) in rows])
+    for it in ("count", "confidence", "accuracy")
+  )
+  last = count[:, -1]
+  return {
+    "confidence": 100 * float(np.average(confidence[:, -1], weights=last)),
+    "accuracy": 100 * float(np.average(accuracy[:, -1], weights=last)),
+    "share": 100 * float(last.sum() / count.sum()),
   }
 
 

@@ -72,6 +72,15 @@ def candidate(name: str, pair: study.Pair, found: Results) -> Candidate:
   return Candidate(name, (first, second), float(np.mean(by_severity)))
 
 
+def above(it: Study, found: Results) -> Iterator[np.ndarray]:
+  """By how much SGD's accuracy is above ⊥Grad's, by epoch."""
+  for pair in it.pairs:
+    if seeds := found.seeds(pair):
+      epochs = found.evaluated(pair, seeds)
+      a, b = (found.over_epochs(name, "top1", seeds, epochs) for name in pair)
+      yield np.mean(a - b, axis=0)
+
+
 def our_recipe() -> Candidate:
   """What the candidates differ from: the replication's 1000 epochs."""
   its = extended.STUDY
@@ -96,7 +105,7 @@ def make(results: Iterable[tuple[Study, Results]]) -> Page:
     "ours": our_recipe(),
     "candidates": lines,
     "nearest": min(lines, key=lambda it: np.sum(it.distances), default=None),
-    "most_above": max((a - b for _, (a, b), _ in lines), default=None),
+    "above": [gaps for it, found in results for gaps in above(it, found)],
     "matches": [line.name for line in lines if line.matches],
     "diverged": sorted({*NAMES.values()} - {line.name for line in lines}),
     "plan": plan.section(extended_screen.STUDY.name),

@@ -180,6 +180,9 @@ def test_words_on_ensembles(planned):
   it = conclusions.of_ensembles(found)
   less, least = it["excess"]
   assert least < less < 0
+  assert it["surest"]["confidence"] > it["surest"]["accuracy"]
+  assert it["temperatures"][1] < 1 < it["temperatures"][0]
+  assert np.mean(it["scaled_ece"].a) > np.mean(others["ECE"][pair].a)
   assert it["single"]["scaled_loss"].interval[1] < outcomes.MATTERS
   ours = outcomes.mean(found, pair[1])
   rivals = {name: its["scaled_loss"] for name, its in it["rivals"].items()}
@@ -190,13 +193,20 @@ def test_words_on_ensembles(planned):
 
 def test_words_on_described_ensembles(planned):
   changes = {}
-  for name in ("schedules", "wide_cosine", *study.SIZES, "optimizers"):
+  for name in (
+    "methods",
+    "schedules",
+    "wide_cosine",
+    "optimizers",
+    *study.SIZES,
+  ):
     of, found = planned[name]
     for pair in of.pairs:
       a, b = answer.ensemble_means(found, pair)["scaled_loss"]
       changes[name, pair[0]] = b - a
   higher = {key for key, change in changes.items() if change > 0}
   assert higher == {
+    ("methods", "mixup"),
     ("schedules", "sgd"),
     ("data_100_percent", "cosine"),
     *(("optimizers", name) for name in ("adamw", "lion", "muon")),
@@ -295,8 +305,9 @@ def test_readme_says_the_same(page, planned):
     f" temperature {difference(rows['scaled_loss'])}" in text
   )
   row = answer.by_outcome(planned["ensembles"][1], answer.ENSEMBLES)
-  before, after = (difference(row[it]) for it in ("loss", "scaled_loss"))
-  assert f"loss {before}, after a temperature {after}, 5 of each" in text
+  loss = row["scaled_loss"]
+  after = formats.mean(loss.b, "loss")
+  assert f"loss after it {difference(loss)}, to {after}, 5 of each" in text
   of, found = planned["optimizers"]
   for words, outcome in {
     "tuned again for it, loss": "loss",

@@ -40,6 +40,11 @@ def results(name, losses, raw=None, spread=0.002, top1=None):
           "metrics": metrics,
           "scaled_half": {"loss": loss, "ece": 0.1 + noise},
           "scaled_clean": {"loss": loss},
+          "bins": {
+            "count": [100, 900],
+            "confidence": [0.5, 0.9],
+            "accuracy": [0.4, 0.8],
+          },
           "epoch_seconds": 2.0 if method == "sam" else 1.0,
           "runs_at_once": it.seeds,
         }
@@ -178,7 +183,7 @@ def test_ensembles(loss, words):
 def test_best(loss, words):
   said = page_of(*results("best", {"strength_0.5": loss}))
   assert said.partition("\n\n")[2].startswith(f"**{words}")
-  assert "SAM took 2.00 times as long" in said
+  assert "SAM takes 2.00 times as long" in said
 
 
 @pytest.mark.parametrize(("pair", "word"), [(0.5, None), (0.45, "x")])
