@@ -278,20 +278,15 @@ def surest(found: Results, name: str) -> dict[str, float]:
   }
 
 
-def rival_ensembles(
-  others: Results, of_best: Results
-) -> dict[str, dict[str, float]]:
-  """Ensembles of 5 without ⊥Grad, of methods that do as well or better.
+def rival_ensembles(others: Results, of_best: Results) -> dict[str, float]:
+  """The loss after T of ensembles that do as well or better without ⊥Grad.
 
   Args:
     others: rows of `methods` and `optimizers`.
     of_best: rows of `best`, which has the most ensembles of SAM.
   """
   of = dict.fromkeys(("mixup", "adamw", "muon"), others) | {"sam": of_best}
-  return {
-    name: {it: mean(rows, ensemble(name, 5), it) for it in (*BOTH, "ece")}
-    for name, rows in of.items()
-  }
+  return {name: mean(rows, ensemble(name, 5)) for name, rows in of.items()}
 
 
 def of_best(found: Results) -> dict[str, Any]:
