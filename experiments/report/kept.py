@@ -1,6 +1,7 @@
 """Rows in `experiments/results`, which come with the code."""
 
 from collections.abc import Iterable
+import functools
 import gzip
 import json
 import pathlib
@@ -57,9 +58,21 @@ def _lines(rows: Iterable[dict[str, Any]]) -> bytes:
 def load(
   studies: Iterable[str], folder: pathlib.Path = FOLDER
 ) -> list[dict[str, Any]]:
-  """The kept rows of studies. A study without rows adds none."""
+  """The kept rows of studies, not to be changed. One without rows adds none."""
   paths = (folder / f"{study}.jsonl.gz" for study in studies)
-  return [row for path in paths for row in read(path)]
+  return [
+    row
+    for path in paths
+    if path.exists()
+    for row in _read(path, path.stat().st_mtime_ns)
+  ]
+
+
+@functools.cache
+def _read(path: pathlib.Path, written: int) -> list[dict[str, Any]]:
+  """The rows of a file, which many pages use, as written at that time."""
+  del written
+  return list(read(path))
 
 
 def sharing(study: config.Study) -> dict[str, config.Study]:
