@@ -106,7 +106,7 @@ def make(planned: study.Loaded, replicated: replication.Rows) -> Page:
       },
     },
     "grokking": grokking.kept_facts(),
-    "rivals": conclusions.rival_ensembles(found, results["best"]),
+    "rivals": conclusions.rival_ensembles(),
     "table": table(found, names, results["ensembles"]),
     "columns": [outcomes.OUTCOMES[name].label for name in COLUMNS],
     "more": more(found, names),

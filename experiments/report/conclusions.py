@@ -241,10 +241,6 @@ def of_ensembles(found: Results) -> dict[str, Any]:
   confidence = outcomes.Outcome("confidence", "max_softmax")
   accuracy = outcomes.OUTCOMES["accuracy"]
   temperature = outcomes.Outcome("T", "temperature_half")
-  others, of_best = (
-    Results(kept.load(names), methods.STUDY.config)
-    for names in (["methods", "optimizers"], ["best"])
-  )
   return {
     "excess": [
       np.mean(100 * confidence.values(found, name))
@@ -256,7 +252,7 @@ def of_ensembles(found: Results) -> dict[str, Any]:
     "scaled_ece": outcomes.compare_pair(
       found, outcomes.DESCRIBED["scaled_ece"], pair
     ),
-    "rivals": rival_ensembles(others, of_best),
+    "rivals": rival_ensembles(),
     "single": {
       it: compare_pair(found, it, COSINE) for it in (*BOTH, "accuracy")
     },
@@ -278,15 +274,18 @@ def surest(found: Results, name: str) -> dict[str, float]:
   }
 
 
-def rival_ensembles(others: Results, of_best: Results) -> dict[str, float]:
-  """The loss after T of ensembles that do as well or better without ⊥Grad.
-
-  Args:
-    others: rows of `methods` and `optimizers`.
-    of_best: rows of `best`, which has the most ensembles of SAM.
-  """
-  of = dict.fromkeys(("mixup", "adamw", "muon"), others) | {"sam": of_best}
-  return {name: mean(rows, ensemble(name, 5)) for name, rows in of.items()}
+def rival_ensembles() -> dict[str, float]:
+  """The loss after T of ensembles that do as well or better without ⊥Grad."""
+  studies = {
+    "mixup": methods.STUDY,
+    "adamw": optimizers.STUDY,
+    "muon": optimizers.STUDY,
+    "sam": best.STUDY,  # which has the most of its ensembles
+  }
+  return {
+    name: mean(Results(kept.load([it.name]), it.config), ensemble(name, 5))
+    for name, it in studies.items()
+  }
 
 
 def of_best(found: Results) -> dict[str, Any]:

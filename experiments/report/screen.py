@@ -61,7 +61,7 @@ def candidates(it: Study, found: Results) -> Iterator[Candidate]:
 
 
 def candidate(name: str, pair: study.Pair, found: Results) -> Candidate:
-  """A protocol's, mean of the seeds."""
+  """A protocol, by the mean of its seeds."""
   seeds = found.seeds(pair)
   first, second = (
     float(np.mean(found.values(method, "top1", seeds))) for method in pair
