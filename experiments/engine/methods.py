@@ -85,7 +85,7 @@ def _project(method: Method, kinds: Any, at: Any, eps: float, **options: Any):
     renormalize=method.renormalize,
     eps=eps,
     strength=at,
-    partition=method.partition,
+    group_by=method.partition,
     batch_axes=0,
     mask=mask,
     **options,

@@ -26,7 +26,7 @@ TRANSFORMS = {
   "plain": orthograd(),
   "schedule": orthograd(strength=optax.linear_schedule(0.0, 1.0, 3)),
   "diagnostics": orthograd(diagnostics=True),
-  "layer": orthograd(partition="layer", diagnostics=True),
+  "layer": orthograd(group_by="layer", diagnostics=True),
   "batch_axes": orthograd(batch_axes=0, diagnostics=True),
   "tree": orthograd(batch_axes={"w": 0, "b": None}, diagnostics=True),
   "mask": orthograd(mask={"w": True, "b": False}, diagnostics=True),
@@ -252,8 +252,8 @@ class Layer:
 )
 def test_containers(make):
   params, grads = make(**PARAMS), make(**GRADS)
-  for partition in ("leaf", "layer"):
-    transform = orthograd(diagnostics=True, partition=partition)
+  for group_by in ("leaf", "layer"):
+    transform = orthograd(diagnostics=True, group_by=group_by)
     got, _ = transform.update(grads, transform.init(params), params)
     chex.assert_trees_all_equal_structs(got, grads)
   got, _ = orthograd().update(grads, optax.EmptyState(), params)
@@ -333,7 +333,7 @@ def test_boxed_linen_parameters():
   init = nn.with_partitioning(nn.initializers.lecun_normal(), (None, "model"))
   layer = nn.Dense(3, kernel_init=init, bias_init=nn.initializers.ones)
   params = layer.init(jax.random.key(0), jnp.ones((1, 2)))["params"]
-  transform = orthograd(partition="layer", diagnostics=True)
+  transform = orthograd(group_by="layer", diagnostics=True)
   got, state = transform.update(params, transform.init(params), params)
   assert isinstance(got["kernel"], nn.Partitioned)
   # Box or no box, kernel and bias are one layer.
@@ -354,7 +354,7 @@ def test_nnx():
   model = Model(nnx.Rngs(0))
   optimizer = nnx.Optimizer(
     model,
-    orthograd_sgd(0.5, partition="layer", diagnostics=True),
+    orthograd_sgd(0.5, group_by="layer", diagnostics=True),
     wrt=nnx.Param,
   )
   x = jax.random.normal(jax.random.key(1), (12, 4))
@@ -369,7 +369,7 @@ def test_nnx():
   values = [step(model, optimizer) for _ in range(20)]
   assert values[-1] < values[0]
   params = nnx.state(model, nnx.Param)
-  found = alignment(params, params, partition="layer")
+  found = alignment(params, params, group_by="layer")
   assert set(found.cosine) == {"first", "last"}
 
 

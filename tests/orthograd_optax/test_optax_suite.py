@@ -178,7 +178,7 @@ def _ramp(learning_rate: optax.ScalarOrSchedule):
   return orthograd_sgd(
     learning_rate,
     strength=optax.linear_schedule(0.0, 1.0, 100),
-    partition="layer",
+    group_by="layer",
     diagnostics=True,
   )
 
@@ -191,7 +191,7 @@ def _like_sgd(learning_rate, momentum=None):
   stateful = momentum is not None
   chain = optax.chain(
     optax.trace(momentum) if stateful else optax.identity(),
-    orthograd(strength=0.0, partition="layer", diagnostics=stateful),
+    orthograd(strength=0.0, group_by="layer", diagnostics=stateful),
     optax.scale(-learning_rate),
   )
 
@@ -225,7 +225,7 @@ _CASES = (
   _case("ramp"),
 )
 _CHAINS = (_case("ramp"), *(_case(name) for name in _BEHIND))
-_GLOBAL = _case("sgd", partition="global")
+_GLOBAL = _case("sgd", group_by="global")
 _RATE = {"learning_rate": 1e-2}
 _CONTRIB_CASES = (
   {**_case("muon"), "wrapper_name": None, "wrapper_kwargs": None},
@@ -288,7 +288,7 @@ _load(
   "ALL_MODULES",
   ALL_MODULES=[
     ("leaf", orthograd, {}),
-    ("global", orthograd, {"partition": "global", "diagnostics": True}),
+    ("global", orthograd, {"group_by": "global", "diagnostics": True}),
   ],
 )
 _one = lambda _: parameterized.named_parameters(("orthograd", orthograd))

@@ -12,7 +12,7 @@ import pytest
 import reference
 from reference import norm, real64
 
-from orthograd_optax import _packing, _projection, _sums, orthograd
+from orthograd_optax import _projection, _sums, orthograd
 
 HALF = ("float16", "bfloat16")
 FULL = ("float32", "float64", "complex64", "complex128")
@@ -344,11 +344,10 @@ def random_pair(shape, seed=0):
 @pytest.mark.usefixtures("on_one_gpu")
 def test_groups_measured_together(monkeypatch, last, shape):
   """Those alike in one reduction, and in another what is too many for one."""
-  monkeypatch.setattr(_packing, "MAX_JOINT", 3)
-  monkeypatch.setattr(_packing, "MAX_STACKED", 2)
+  monkeypatch.setattr(_sums, "MAX_JOINT", 3)
   pairs = [random_pair(shape, seed) for seed in range(5)]
   pairs[-1] = EDGES[last](*pairs[-1])
-  check_all(pairs, _projection.project)
+  check_all(pairs, _projection.project_groups)
 
 
 @pytest.mark.mostly_slow(5)
@@ -381,7 +380,7 @@ def test_matrices_measured_by_row():
   wc, gc = random_pair((300,))
   params = {"complex": wa + 1j * wb, "layer": {"kernel": wb, "bias": wc}}
   updates = {"complex": ga + 1j * gb, "layer": {"kernel": gb, "bias": gc}}
-  transform = orthograd(partition="layer")
+  transform = orthograd(group_by="layer")
   found, _ = jax.jit(transform.update)(updates, transform.init(params), params)
   for layer in params:
     flat = lambda tree, layer=layer: np.concatenate(
@@ -459,11 +458,17 @@ def reductions(transform, leaves, mapped=False, shape=(3, 40, 50)):
 def test_how_many_are_summed_up_at_once(monkeypatch):
   assert reductions(orthograd(), 15) == [24, 21]
   for entries, wanted in ((12000, [6] * 5), (11999, [3] * 10), (1, [3] * 10)):
-    monkeypatch.setattr(_packing, "MAX_JOINT_ENTRIES", entries)
+    monkeypatch.setattr(_sums, "MAX_JOINT_ENTRIES", entries)
     jax.clear_caches()
     assert reductions(orthograd(), 10) == wanted
   assert reductions(orthograd(), 10, mapped=True) == [3] * 10
+  # Batch axes must come first.
   assert reductions(orthograd(batch_axes=0), 10) == [3] * 10
+  assert reductions(orthograd(batch_axes=1), 10) == [3] * 10
+  monkeypatch.undo()
+  jax.clear_caches()
+  assert reductions(orthograd(batch_axes=0), 10) == [24, 6]
+  assert reductions(orthograd(batch_axes=1), 10) == [3] * 10
 
 
 @pytest.mark.parametrize("part", ["w is 0", "w is 0 elsewhere", "neither"])
@@ -473,29 +478,32 @@ def test_where_a_gradient_is_nan(part):
   w, g = random_pair((3, 60, 100))
   g[0, 0, 0] = np.nan
   w *= {"w is 0": 0, "w is 0 elsewhere": np.isnan(g), "neither": 1}[part]
-  (found,) = _projection.project([[w]], [[g]], (((0, 1, 2),),))
+  (found,) = _projection.project_groups([[w]], [[g]], (((0, 1, 2),),))
   wanted = g if part == "w is 0" else np.full_like(g, np.nan)
   np.testing.assert_array_equal(found.updates[0], wanted)
 
 
 @pytest.mark.usefixtures("on_one_gpu")
-def test_short_vectors_measured_as_one(monkeypatch):
-  monkeypatch.setattr(_packing, "MAX_STACKED", 4)
+def test_vectors_of_many_shapes_solved_as_one():
   shapes = [(3,)] * 6 + [(7,), (5, 6)] + [(2, 3)] * 6
   pairs = [random_pair(shape, seed) for seed, shape in enumerate(shapes)]
   pairs[-6:] = [
     edge(*pair) for edge, pair in zip(EDGES.values(), pairs[-6:], strict=True)
   ]
   pairs.append(random_pair((256, 256)))
-  ws, gs = ([[jnp.asarray(x)] for x in xs] for xs in zip(*pairs, strict=True))
-  axes = [(tuple(range(g.ndim)),) for (g,) in gs]
-  (packed,) = _packing.choose(list(map(_sums.group, ws, gs, axes)))
-  assert sorted(packed) == list(range(14))
-  check_all(pairs, _projection.project)
+  groups = [
+    _sums.Group([w], [g], (tuple(range(g.ndim)),))
+    for w, g in (map(jnp.asarray, pair) for pair in pairs)
+  ]
+  with jax.enable_x64(True):
+    ((indices, sums),) = _sums.wide_stacks(groups)
+  assert sorted(indices) == list(range(len(pairs)))
+  assert sums.wg.shape == (len(pairs),)
+  check_all(pairs, _projection.project_groups)
 
 
 @pytest.mark.usefixtures("on_one_gpu")
-def test_short_vectors_in_any_arrays_measured_as_one():
+def test_groups_of_any_arrays_solved_as_one():
   """Wherever the batch axis is, of several arrays, and in several dtypes."""
   (wa, ga), (wb, gb), (wc, gc) = (
     random_pair((5, 3, 4), 0),
@@ -503,7 +511,7 @@ def test_short_vectors_in_any_arrays_measured_as_one():
     random_pair((256, 256), 2),
   )
   half = jnp.asarray(gb).astype("bfloat16")
-  found = _projection.project(
+  found = _projection.project_groups(
     [[wa, wb], [wb], [wb], [wc]],
     [[ga, gb], [gb], [half], [gc]],
     (((0, 2), (0,)), ((0,),), ((0, 1),), ((0, 1),)),
@@ -587,7 +595,7 @@ def test_a_group_may_mix_dtypes():
   }
   w, g = tree(), tree()
   flat = lambda xs: np.concatenate([real64(xs[k]) for k in sorted(xs)])
-  transform = orthograd(partition="global")
+  transform = orthograd(group_by="global")
   with jax.numpy_dtype_promotion("strict"):
     out, _ = transform.update(g, (), w)
   want = reference.project(flat(w), flat(g))

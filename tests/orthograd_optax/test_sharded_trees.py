@@ -93,7 +93,7 @@ def make_shardings(leaves: Any, mesh: Mesh) -> Any:
   return jax.tree.map(place, leaves, is_leaf=is_leaf)
 
 
-def expected_update(w, g, partition, batch_axes, strength) -> Any:
+def expected_update(w, g, group_by, batch_axes, strength) -> Any:
   """The updates and cosines, by way of arrays whose rows are the vectors."""
   rows = lambda x: reference.real64(x).reshape(
     1 if batch_axes is None else VECTORS, -1
@@ -104,7 +104,7 @@ def expected_update(w, g, partition, batch_axes, strength) -> Any:
     "leaf": name,
     "layer": lambda path: name(path[:-1]),
     "global": lambda path: "all",
-  }[partition]
+  }[group_by]
   groups: dict[str, list[int]] = {}
   for i, (path, _) in enumerate(paths):
     groups.setdefault(label(path), []).append(i)
@@ -182,13 +182,13 @@ PLACES = {
 OPTIONS = {
   "leaf": {},
   "leaf, traced strength": {"strength": "traced", "diagnostics": True},
-  "layer": {"partition": "layer", "diagnostics": True},
-  "global": {"partition": "global", "strength": 0.5},
+  "layer": {"group_by": "layer", "diagnostics": True},
+  "global": {"group_by": "global", "strength": 0.5},
   "stacked": {"batch_axes": 0, "diagnostics": True},
-  "stacked layers": {"batch_axes": 0, "partition": "layer", "strength": 0.5},
+  "stacked layers": {"batch_axes": 0, "group_by": "layer", "strength": 0.5},
   "stacked, global": {
     "batch_axes": 0,
-    "partition": "global",
+    "group_by": "global",
     "strength": "traced",
     "diagnostics": True,
   },
@@ -235,7 +235,7 @@ PIPELINED = {
 @pytest.mark.mostly_slow(4)
 @pytest.mark.parametrize("place", ["committed", "out_shardings", "explicit"])
 def test_batch_axis_sharded_in_some_leaves_of_a_group(on_many, place):
-  options = {"partition": "layer", "batch_axes": 0}
+  options = {"group_by": "layer", "batch_axes": 0}
   check_update(PIPELINED, on_many, PLACES[place], **options)
 
 
@@ -244,7 +244,7 @@ def check_update(
   platform,
   how,
   *,
-  partition="leaf",
+  group_by="leaf",
   batch_axes=None,
   strength=1.0,
   diagnostics=False,
@@ -258,7 +258,7 @@ def check_update(
 
   def update(g, w, number):
     transform = orthograd(
-      partition=partition,
+      group_by=group_by,
       batch_axes=batch_axes,
       strength=number if strength == "traced" else strength,
       diagnostics=diagnostics,
@@ -275,7 +275,7 @@ def check_update(
       how["out_shardings"] = shardings, None
     compiled = jax.jit(update, **how).lower(*given, number).compile()
     out, found = compiled(*placed, number)
-  updates, cosines = expected_update(w, g, partition, batch_axes, number)
+  updates, cosines = expected_update(w, g, group_by, batch_axes, number)
   assert_close(out, updates)
   if diagnostics:
     assert_close({name: x.cosine for name, x in found.items()}, cosines)

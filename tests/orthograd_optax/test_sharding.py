@@ -72,11 +72,11 @@ def real64(tree: Any) -> list[np.ndarray]:
   return [reference.real64(x) for x in jax.tree.leaves(tree)]
 
 
-def expected_updates(w, g, partition="leaf", batch_axes=None, renormalize=True):
+def expected_updates(w, g, group_by="leaf", batch_axes=None, renormalize=True):
   """The leaves, by way of arrays whose rows are the vectors."""
   rows = lambda x: x.reshape(1 if batch_axes is None else len(x), -1)
   ws, outs = real64(w), real64(g)
-  for group in GROUPS[partition]:
+  for group in GROUPS[group_by]:
     w, g = (np.concatenate([rows(x[i]) for i in group], 1) for x in (ws, outs))
     out = [
       reference.project(*vectors, renormalize=renormalize)
@@ -152,12 +152,12 @@ def same_sharding(xs: Any, ys: Any) -> bool:
   ],
 )
 @pytest.mark.parametrize(
-  "partition, renormalize",
+  "group_by, renormalize",
   [("leaf", True), ("layer", False), ("global", True)],
 )
-def test_jit(on_many, specs, batch_axes, partition, renormalize):
+def test_jit(on_many, specs, batch_axes, group_by, renormalize):
   options: Any = dict(
-    partition=partition, batch_axes=batch_axes, renormalize=renormalize
+    group_by=group_by, batch_axes=batch_axes, renormalize=renormalize
   )
   trees = make_trees(jnp.bfloat16)
   w, g = shard(trees, make_mesh(), *specs)
@@ -254,13 +254,13 @@ def test_training(sharded, caplog):
 
 @pytest.mark.mostly_slow(5)
 @pytest.mark.usefixtures("on_many")
-@pytest.mark.parametrize("partition", ["leaf", "layer"])
+@pytest.mark.parametrize("group_by", ["leaf", "layer"])
 @pytest.mark.parametrize("batch_axes", [None, 0])
-def test_explicit_sharding(batch_axes, partition):
+def test_explicit_sharding(batch_axes, group_by):
   trees = make_trees()
   types = lambda tree: jax.tree.map(jax.typeof, tree)
   mesh = make_mesh(AxisType.Explicit)
-  options: Any = dict(partition=partition, batch_axes=batch_axes)
+  options: Any = dict(group_by=group_by, batch_axes=batch_axes)
   transform = orthograd(**options, diagnostics=True)
   with jax.set_mesh(mesh):
     w, g = shard(trees, mesh, P("x", "y"))
@@ -273,7 +273,7 @@ def test_explicit_sharding(batch_axes, partition):
 
 @pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize(
-  "partition, batch_axes, axis_name, specs",
+  "group_by, batch_axes, axis_name, specs",
   [
     ("leaf", None, "x", [P(), P("x"), P(None, "x")]),
     ("global", None, "x", [P("x"), P("x"), P(None, "x")]),
@@ -285,9 +285,9 @@ def test_explicit_sharding(batch_axes, partition):
     ("layer", 0, None, [P("x")]),  # each vector on one device
   ],
 )
-def test_shard_map(partition, batch_axes, axis_name, specs):
+def test_shard_map(group_by, batch_axes, axis_name, specs):
   trees = make_trees(jnp.bfloat16)
-  options: Any = dict(partition=partition, batch_axes=batch_axes)
+  options: Any = dict(group_by=group_by, batch_axes=batch_axes)
   specs = like(trees[0], *specs)
   update = jax.shard_map(  # which checks, by default, what is replicated
     make_update(**options, axis_name=axis_name),
@@ -385,12 +385,10 @@ def test_shard_map_of_a_model_on_each_device(near, mapped, replicated):
 
 @pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize("mapping", [jax.vmap, jax.pmap])
-@pytest.mark.parametrize(
-  "partition, batch_axes", [("leaf", None), ("layer", 0)]
-)
-def test_vmap_and_pmap(mapping, partition, batch_axes):
+@pytest.mark.parametrize("group_by, batch_axes", [("leaf", None), ("layer", 0)])
+def test_vmap_and_pmap(mapping, group_by, batch_axes):
   trees = make_trees()
-  options: Any = dict(partition=partition, batch_axes=batch_axes)
+  options: Any = dict(group_by=group_by, batch_axes=batch_axes)
   update = jax.jit(make_update(**options, axis_name="i"))
   update = mapping(update, axis_name="i", in_axes=1, out_axes=1)
   out = update(*trees[::-1])

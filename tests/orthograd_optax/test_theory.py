@@ -39,7 +39,7 @@ class Path(NamedTuple):
 
 @functools.partial(
   jax.jit,
-  static_argnames=("loss", "steps", "renormalize", "partition", "eps"),
+  static_argnames=("loss", "steps", "renormalize", "group_by", "eps"),
 )
 def _scan(loss, params, learning_rate, data, steps, **options):
   optimizer = optax.chain(orthograd(**options), optax.sgd(learning_rate))
@@ -98,7 +98,7 @@ GROUPS = {
 }
 
 each_loss = pytest.mark.parametrize("loss", LOSSES)
-each_partition = pytest.mark.parametrize("partition", GROUPS)
+each_group_by = pytest.mark.parametrize("group_by", GROUPS)
 seeds = st.integers(0, 2**32 - 1)
 fractions, factors = st.floats(0.01, 0.99), st.floats(1e-3, 1e3)
 few = hypothesis.settings(max_examples=hypothesis.settings().max_examples // 5)
@@ -126,30 +126,30 @@ def problem(name, seed):
   return params, (x, y), LOSSES[name][1] * np.linalg.norm(x, 2) ** 2 / len(x)
 
 
-def by_group(partition, x):
+def by_group(group_by, x):
   """The sum over each group."""
-  groups = GROUPS[partition]
+  groups = GROUPS[group_by]
   return x @ np.eye(1 + max(groups))[groups]
 
 
-def project(partition, w, g):
+def project(group_by, w, g):
   """⊥Grad without renormalization, as it is defined."""
-  wg, ww = by_group(partition, w * g), by_group(partition, w * w)
+  wg, ww = by_group(group_by, w * g), by_group(group_by, w * w)
   c = wg / np.where(ww == 0, 1, ww)
-  return g - c[:, GROUPS[partition]] * w
+  return g - c[:, GROUPS[group_by]] * w
 
 
 @pytest.mark.mostly_slow(5)
-@each_partition
+@each_group_by
 @each_loss
 @few
 @hypothesis.given(seed=seeds, fraction=fractions)
-def test_each_step_descends(loss, partition, seed, fraction):
+def test_each_step_descends(loss, group_by, seed, fraction):
   params, data, k = problem(loss, seed)
   eta = fraction / k
-  options = dict(partition=partition, renormalize=False)
+  options = dict(group_by=group_by, renormalize=False)
   _, path = descend(objective(loss), params, eta, *data, **options)
-  g = project(partition, path.params, path.grads)
+  g = project(group_by, path.params, path.grads)
   assert_close(path.updates, -eta * g, 1e-14 * eta * abs(path.grads).max())
 
   drop = eta * (1 - eta * k / 2) * squares(g)
@@ -157,40 +157,40 @@ def test_each_step_descends(loss, partition, seed, fraction):
   assert np.all(path.loss[1:] <= path.loss[:-1] - drop[:-1] + rounding)
   assert drop.sum() <= path.loss[0]
 
-  norms = by_group(partition, path.params**2)
-  assert_pythagoras(norms, by_group(partition, (eta * g) ** 2))
+  norms = by_group(group_by, path.params**2)
+  assert_pythagoras(norms, by_group(group_by, (eta * g) ** 2))
   assert np.all(norms[1:] >= norms[:-1] * (1 - 1e-14))
   bound = eta * path.loss[0] / (1 - eta * k / 2)
   assert np.sum(norms[-1]) <= np.sum(norms[0]) + bound
 
 
-@each_partition
+@each_group_by
 @each_loss
-def test_limit_is_parallel_and_not_stationary(loss, partition):
+def test_limit_is_parallel_and_not_stationary(loss, group_by):
   params, data, k = problem(loss, 1)
-  options = dict(partition=partition, renormalize=False)
+  options = dict(group_by=group_by, renormalize=False)
   _, path = descend(objective(loss), params, 0.99 / k, *data, **options)
   g = path.grads[-1:]
-  rest = project(partition, path.params[-1:], g)
-  norms = by_group(partition, g * g)
+  rest = project(group_by, path.params[-1:], g)
+  norms = by_group(group_by, g * g)
   assert np.all(norms > 1e-2**2)
-  assert np.all(by_group(partition, rest * rest) < 1e-9**2 * norms)
+  assert np.all(by_group(group_by, rest * rest) < 1e-9**2 * norms)
 
 
-@each_partition
+@each_group_by
 @few
 @hypothesis.given(seed=seeds, fraction=fractions)
-def test_renormalized_steps_are_as_long_as_gradients(partition, seed, fraction):
+def test_renormalized_steps_are_as_long_as_gradients(group_by, seed, fraction):
   # Hence no convergence unless the gradient vanishes.
   params, data, k = problem("cauchy", seed)
   eta = fraction / k
   loss = objective("cauchy")
-  _, path = descend(loss, params, eta, *data, partition=partition)
-  steps = by_group(partition, path.updates**2)
-  gradients = by_group(partition, (eta * path.grads) ** 2)
+  _, path = descend(loss, params, eta, *data, group_by=group_by)
+  steps = by_group(group_by, path.updates**2)
+  gradients = by_group(group_by, (eta * path.grads) ** 2)
   np.testing.assert_allclose(steps, gradients, rtol=1e-13)
   # Rounding is magnified with the step, by ‖∇L‖/‖g‖.
-  assert_pythagoras(by_group(partition, path.params**2), gradients, rtol=1e-10)
+  assert_pythagoras(by_group(group_by, path.params**2), gradients, rtol=1e-10)
 
 
 @pytest.mark.parametrize("sign", [-1, 1])

@@ -188,11 +188,11 @@ def same_sharding(shardings: Any, arrays: Any) -> bool:
 @pytest.mark.parametrize(
   "options",
   [
-    dict(partition="leaf"),
-    dict(partition="layer"),
-    dict(partition="global"),
-    dict(partition="leaf", diagnostics=True),
-    dict(partition="global", diagnostics=True),
+    dict(group_by="leaf"),
+    dict(group_by="layer"),
+    dict(group_by="global"),
+    dict(group_by="leaf", diagnostics=True),
+    dict(group_by="global", diagnostics=True),
   ],
   ids=lambda options: "-".join(map(str, options.values())),
 )
