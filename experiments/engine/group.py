@@ -130,7 +130,28 @@ class Group:
     meet(name)
 
   def complete(self) -> None:
-    """Trains from the last checkpoint, and writes the rows that are missing."""
+    """Trains from the last checkpoint, and writes the rows that are missing.
+
+    If the program fails, at any epoch, it is compiled again without the
+    engine's compiler options, and training resumes from the last checkpoint.
+    """
+    engine = self.shop.engine
+    try:
+      return self._complete()
+    except jax.errors.JaxRuntimeError as error:
+      if not engine.options or jax.process_count() > 1:
+        raise
+      reason = str(error).partition("\n")[0]
+    # Outside of `except`: the error's frames keep arrays on the device.
+    self.shop.say(
+      f"{self.label}: failed with compiler options ({reason}); trains without "
+      "them from the last checkpoint"
+    )
+    engine.set_options({})
+    self.pending.clear()
+    return self._complete()
+
+  def _complete(self) -> None:
     engine, epochs = self.shop.engine, self.study.config.epochs
     every = self.shop.options.checkpoint_every or max(10, epochs // 20)
     runs = engine.place(self.runs, self.shop.data.train_labels)

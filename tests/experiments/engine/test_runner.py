@@ -409,6 +409,38 @@ def test_damaged_checkpoints(tmp_path, events):
     assert results(tmp_path) == expected
 
 
+@pytest.mark.parametrize("failing", [1, 4])
+def test_compiler_options_that_fail(
+  tmp_path, monkeypatch, events, made, failing
+):
+  """Trains without them, from the last checkpoint; rows are unchanged."""
+  del events
+  engine, *_ = shared_programs()
+  epoch_of = engine.epoch
+
+  def fail(state, runs, number, *images):
+    if number + 1 < failing:
+      return epoch_of(state, runs, number, *images)
+    jax.tree.map(lambda x: x.delete(), state)  # it is donated
+    raise jax.errors.JaxRuntimeError("CUDNN_STATUS_EXECUTION_FAILED\nDetails")
+
+  # `set_options` changes both; these are undone after the test.
+  monkeypatch.setattr(engine, "options", {"xla_some_option": "true"})
+  monkeypatch.setattr(engine, "epoch", fail)
+  study, said = tiny.STUDY.override(["corruptions="]), []
+  options = group.Options(checkpoint_every=2)
+  runner.run_study(study, tmp_path, options, said.append)
+  (told,) = (text for text in said if "compiler options" in text)
+  assert "(CUDNN_STATUS_EXECUTION_FAILED)" in told and engine.options == {}
+  assert any("resumes after epoch 2" in x for x in said) == (failing > 2)
+  found, expected = results(tmp_path), results(made)
+  assert found == {key: expected[key] for key in found} and len(found) == 16
+  # Without options, an error is the user's to see.
+  monkeypatch.setattr(engine, "epoch", fail)
+  with pytest.raises(jax.errors.JaxRuntimeError, match="CUDNN"):
+    runner.run_study(study, tmp_path / "other", options, print)
+
+
 def test_a_run_that_diverges(tmp_path, monkeypatch, events):
   """It is recorded as such, and the others go on."""
   in_place(monkeypatch, lambda x: np.where(np.arange(len(x)) == 1, np.nan, x))

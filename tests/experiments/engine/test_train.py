@@ -339,3 +339,21 @@ def test_what_can_not_be():
   config = dataclasses.replace(tiny.CONFIG, batch_size=12)
   with pytest.raises(ValueError, match="batch_size is 12.*multiple of the 8"):
     train.Engine(config, mesh=train.make_mesh(8))
+
+
+def test_compiler_options(monkeypatch):
+  """Only known ones, on a GPU, where XLA_FLAGS leaves the choice."""
+  monkeypatch.setenv("XLA_FLAGS", "")
+  assert train.compiler_options() == {}  # on a CPU
+  known = {"xla_backend_optimization_level": "1", "xla_gpu_autotune_level": "0"}
+  unknown = {
+    "xla_no_such_option": "1",
+    "xla_gpu_enable_command_buffer": "NO_SUCH_COMMAND",
+  }
+  monkeypatch.setattr(train, "COMPILER_OPTIONS", known | unknown)
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  assert train.compiler_options() == known
+  monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=4")
+  assert list(train.compiler_options()) == ["xla_backend_optimization_level"]
+  monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")
+  assert train.compiler_options() == {}
