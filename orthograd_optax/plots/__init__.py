@@ -2,8 +2,8 @@
 
 The figures need matplotlib: ``pip install 'orthograd-optax[plots]'``. Each
 function returns a ``matplotlib.figure.Figure`` and touches no global state.
-:func:`save` writes the figure to a file. Names, labels and titles are drawn as
-they are given: a ``$`` does not start a formula.
+:func:`save` writes the figure to a file. Names, labels and titles are drawn
+literally: a ``$`` does not start a formula.
 
 With several seeds, a line is the mean over seeds, and its band is one standard
 deviation on either side. Methods differ in color, line style and marker, so

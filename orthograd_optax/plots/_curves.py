@@ -135,9 +135,8 @@ def temperature_curve(
     ends = np.clip(np.concatenate(list(best.values())), 0.01, 100)
     temperatures = np.geomspace(ends.min() / 4, ends.max() * 4, 60).tolist()
   grid = np.asarray(temperatures, np.float32)
-  if (
-    grid.ndim != 1 or not grid.size or not np.all((grid > 0) & (grid < np.inf))
-  ):
+  positive = (grid > 0) & (grid < np.inf)
+  if grid.ndim != 1 or not grid.size or not np.all(positive):
     raise ValueError(f"Expected positive temperatures, got {temperatures}.")
 
   def losses(logits, labels):

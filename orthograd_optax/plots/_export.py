@@ -4,6 +4,7 @@ import io
 import os
 import pathlib
 from typing import TYPE_CHECKING
+import warnings
 
 from orthograd_optax.calibration import _writing
 
@@ -40,9 +41,8 @@ def save(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
   # Leave out the date, so that the same figure gives the same bytes.
   date = {".svg": "Date", ".pdf": "CreationDate"}.get(suffix)
   metadata = {date: None} if date else None
-  with _writing.replacing(path) as temporary, style.context():
-    figure.draw_without_rendering()  # settles the layout, to the last bit
-    figure.savefig(temporary, dpi=200, metadata=metadata)
+  with _writing.replacing(path) as temporary:
+    _write(figure, temporary, dpi=200, metadata=metadata)
   return path
 
 
@@ -62,8 +62,17 @@ def svg(figure: "Figure") -> str:
     True
   """
   out = io.StringIO()
-  with style.context():
-    figure.draw_without_rendering()
-    options = {"transparent": True, "metadata": {"Date": None}}
-    figure.savefig(out, format="svg", **options)
+  options = {"format": "svg", "transparent": True, "metadata": {"Date": None}}
+  _write(figure, out, **options)
   return out.getvalue()
+
+
+def _write(figure, file, **options):
+  with style.context() as matplotlib:
+    with warnings.catch_warnings(record=True) as log:
+      warnings.simplefilter("always")
+      figure.draw_without_rendering()  # settles the layout, to the last bit
+    missing = any("missing from font" in str(entry.message) for entry in log)
+    # Leave characters that no font has here to the fonts of the viewer.
+    matplotlib.rcParams["svg.fonttype"] = "none" if missing else "path"
+    figure.savefig(file, **options)

@@ -1,14 +1,11 @@
 """Reliability diagrams."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from orthograd_optax import calibration
-from orthograd_optax.calibration import _bins
 
 from . import style
 
@@ -103,41 +100,26 @@ def report_diagram(
   """
   full = np.array([part.count > 0 for part in report.bins])
   table = [(p.count, p.confidence, p.accuracy.value) for p in report.bins]
-  columns = np.where(full, np.transpose(table), 0).astype(np.float32)
-  bins = calibration.Reliability(*map(jnp.asarray, columns))
+  columns: Any = np.where(full, np.transpose(table), 0)
+  bins = calibration.Reliability(*columns)
   low, high = report.band[:, full]
   centre = (np.arange(full.size) + 0.5)[full] / full.size
   level = f"{100 * report.level:g} %"
   with style.figure(4.4, 4.6, title, literal=True) as figure:
     axes = _subplots(figure, 1)
     top = axes[0, 0]
-    top.bar(
-      centre,
-      high - low,
-      bottom=low,
-      width=1 / full.size,
-      color="0.5",
-      alpha=0.35,
-      linewidth=0,
-      zorder=3,
-      label=f"if calibrated, {level}",
-    )
+    band = {"color": "0.5", "alpha": 0.35, "linewidth": 0, "zorder": 3}
+    name = f"if calibrated, {level}"
+    top.bar(centre, high - low, 1 / full.size, low, label=name, **band)
     _draw_reliability(top, axes[1, 0], bins, style.COLORS[0])
     estimates = [part.accuracy for part in report.bins if part.count > 0]
     value, low, high = np.array(estimates, np.float64).T
     # An interval over few seeds may be missing, or may not contain the value.
     reach = np.maximum([value - low, high - value], 0)
-    top.errorbar(
-      centre,
-      value,
-      yerr=np.where(np.isfinite(reach), reach, 0),
-      fmt="none",
-      ecolor="black",
-      elinewidth=1,
-      capsize=2.5,
-      zorder=4,
-      label=f"{level} interval",
-    )
+    reach = np.where(np.isfinite(reach), reach, 0)
+    look = {"fmt": "none", "ecolor": "black", "elinewidth": 1, "capsize": 2.5}
+    name = f"{level} interval"
+    top.errorbar(centre, value, reach, **look, zorder=4, label=name)
     _finish_reliability(figure, axes, 2)
   return figure
 
@@ -156,61 +138,45 @@ def _draw_reliability(top, bottom, seeds, color):
       "Expected finite confidences, got NaN: a row of the logits has no "
       "softmax. Find out where that row comes from, or leave it out."
     )
-  several = count.ndim == 2 and len(count) > 1
-  if count.ndim == 1:
-    seeds = jax.tree.map(lambda x: x[None], seeds)
-    count = count[None]
-  mean = calibration.average_reliability(seeds)
-  width = 1 / count.shape[-1]
-  full = np.asarray(mean.count) > 0
+  # NumPy: a figure is drawn once, and is not worth compiling for.
+  count, confidences, accuracies = (
+    np.atleast_2d(np.asarray(x, np.float64))
+    for x in (count, seeds.confidence, seeds.accuracy)
+  )
+  total = count.sum(axis=0)
+  width, full = 1 / total.size, total > 0
+  weight = count[:, full] / total[full]
   centre = (np.arange(full.size) + 0.5)[full] * width
-  accuracy = np.asarray(mean.accuracy)[full]
-  confidence = np.asarray(mean.confidence)[full]
-  share = np.asarray(mean.count) / np.sum(mean.count)
+  accuracy = np.sum(weight * accuracies[:, full], axis=0)
+  confidence = np.sum(weight * confidences[:, full], axis=0)
+  share = total / total.sum()
 
   top.plot([0, 1], [0, 1], color=style.GREY, linestyle="--", linewidth=1)
-  bar = {"width": width, "edgecolor": "white", "linewidth": 0.6}
-  top.bar(centre, accuracy, color=color, alpha=0.75, label="accuracy", **bar)
-  top.bar(
-    centre,
-    confidence - accuracy,
-    bottom=accuracy,
-    width=width,
-    facecolor="none",
-    edgecolor="0.2",
-    linewidth=0.6,
-    hatch="////",
-    label="gap to confidence",
-  )
-  ece = np.asarray(_bins.mean_gap(seeds))
+  bar = {"color": color, "edgecolor": "white", "alpha": 0.75, "linewidth": 0.6}
+  top.bar(centre, accuracy, width, label="accuracy", **bar)
+  gap = {"facecolor": "none", "edgecolor": "0.2", "linewidth": 0.6}
+  gap |= {"hatch": "////", "label": "gap to confidence"}
+  top.bar(centre, confidence - accuracy, width, accuracy, **gap)
+  gaps = np.sum(count * np.abs(accuracies - confidences), axis=1)
+  ece = gaps / count.sum(axis=1)
   text = f"ECE {ece.mean():.3f}"
-  if several:
+  if len(count) > 1:
     text += f" ± {ece.std(ddof=1):.3f}"
-    weight = (count / np.maximum(count.sum(axis=0), 1))[:, full]
-    squares = (np.asarray(seeds.accuracy)[:, full] - accuracy) ** 2
+    squares = (accuracies[:, full] - accuracy) ** 2
     unbiased = len(count) / (len(count) - 1)
     spread = np.sqrt(unbiased * np.sum(weight * squares, axis=0))
-    top.bar(
-      centre,
-      2 * spread,
-      bottom=accuracy - spread,
-      width=width,
-      color="black",
-      alpha=0.3,
-      linewidth=0,
-      label=f"± 1 s.d. of {len(count)} seeds",
-    )
+    band = {"color": "black", "alpha": 0.3, "linewidth": 0}
+    name = f"± 1 s.d. of {len(count)} seeds"
+    top.bar(centre, 2 * spread, width, accuracy - spread, label=name, **band)
   box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 2}
   top.text(0.96, 0.05, text, ha="right", transform=top.transAxes, bbox=box)
   top.set(xlim=(0, 1), ylim=(0, 1))
   top.xaxis.set_major_formatter("{x:g}")
 
-  bottom.bar(centre, 100 * share[full], color=color, alpha=0.75, **bar)
+  bottom.bar(centre, 100 * share[full], width, **bar)
   for i in np.flatnonzero(share < 0.01):  # Their bars are too low to see.
     place = {"ha": "center", "va": "bottom", "rotation": 90, "fontsize": 6}
-    bottom.annotate(
-      f" n = {np.asarray(mean.count)[i]:,.0f}", ((i + 0.5) * width, 0), **place
-    )
+    bottom.annotate(f" n = {total[i]:,.0f}", ((i + 0.5) * width, 0), **place)
   for value, line, name in (
     (np.sum(share[full] * accuracy), "-", "accuracy, all bins"),
     (np.sum(share[full] * confidence), "--", "confidence, all bins"),

@@ -1,11 +1,4 @@
-"""The style that all pictures of this repository share.
-
-Draw your own figure in it::
-
-  with style.figure(4, 3, "Loss") as figure:
-    axis = figure.subplots()
-    axis.plot([1, 2, 3], **style.line(0))
-"""
+"""Defines the style of all figures in this repository, for reuse."""
 
 from collections.abc import Iterator
 import contextlib
@@ -24,11 +17,10 @@ _LINES = ("-", "--", "-.", ":")
 _MARKERS = "osD^v"
 # For scripts that DejaVu Sans lacks, where one of these is installed.
 _FALLBACK_FONTS = (
-  *("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC"),
-  *("Hiragino Sans", "PingFang SC", "Microsoft YaHei", "Yu Gothic"),
-  *("Malgun Gothic", "WenQuanYi Zen Hei", "Arial Unicode MS"),
+  *("Noto Sans CJK JP", "Noto Sans CJK SC", "Hiragino Sans", "PingFang SC"),
+  *("Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS"),
 )
-RC_PARAMS = {
+RC_PARAMS: dict[Any, Any] = {
   "font.size": 9,
   "font.family": "DejaVu Sans",
   "axes.titlesize": 10,
@@ -52,10 +44,9 @@ RC_PARAMS = {
 
 @contextlib.contextmanager
 def context() -> Iterator[Any]:
-  """Applies the style inside of the context. Yields matplotlib.
+  """Applies the style inside the context, and yields matplotlib.
 
-  It also silences matplotlib's warning about characters without a glyph, which
-  it draws as boxes.
+  There, matplotlib does not warn about characters that no font has.
   """
   try:
     import matplotlib
@@ -69,8 +60,8 @@ def context() -> Iterator[Any]:
     ) from error
   installed = set(matplotlib.font_manager.get_font_names())
   fonts = [name for name in _FALLBACK_FONTS if name in installed]
-  params = RC_PARAMS | {"font.family": [RC_PARAMS["font.family"], *fonts]}
-  with matplotlib.rc_context(params), warnings.catch_warnings():
+  params: Any = {"font.family": [RC_PARAMS["font.family"], *fonts]}
+  with matplotlib.rc_context(RC_PARAMS | params), warnings.catch_warnings():
     warnings.filterwarnings("ignore", "Glyph .* missing from font")
     warnings.filterwarnings("ignore", "Matplotlib currently does not support")
     yield matplotlib
@@ -80,14 +71,21 @@ def context() -> Iterator[Any]:
 def figure(
   width: float, height: float, title: str | None = None, literal: bool = False
 ) -> Iterator[Any]:
-  """Opens a figure. Draw inside of the context.
+  """Opens a figure in the style. Draw inside the context.
 
   Args:
     width: width in inches.
     height: height in inches.
     title: title of the figure.
-    literal: whether to draw text as it is given, so that a ``$`` in a name does
+    literal: whether to draw text literally, so that a ``$`` in a name does
       not start a formula.
+
+  Examples:
+    >>> from orthograd_optax.plots import style
+    >>> with style.figure(4, 3, "Loss") as figure:
+    ...   axis = figure.subplots()
+    ...   lines = axis.loglog([1, 10, 100], [3, 2, 1], **style.line(0))
+    ...   style.log_ticks(axis.xaxis, 1, 100)
   """
   with context() as matplotlib:
     new = matplotlib.figure.Figure((width, height), layout="constrained")

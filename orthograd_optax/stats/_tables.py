@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ._effects import cohens_d, cohens_d_interval, normal_interval
-from ._runs import Runs, check_level, check_two, mean, variance
+from ._runs import Runs, check_two, mean, variance
 from ._tests import holm, t_test
 
 MIN_RUNS = 5  # in each set, for a verdict
@@ -58,7 +58,7 @@ class Comparison:
       return "no difference shown"
     return f"the new one is {'higher' if self.difference > 0 else 'lower'}"
 
-  def cells(self) -> list[str]:
+  def _cells(self) -> list[str]:
     """Formats both sets, the difference, d (both with intervals) and p."""
     low, high = self.difference_interval
     difference = _format((self.difference, low, high), (high - low) / 2)
@@ -73,7 +73,7 @@ class Comparison:
   def __str__(self) -> str:
     test = "paired, n = {}" if self.paired else "Welch, n = {} and {}"
     template = "old {}, new {}, new − old = {}, d = {}, p = {} "
-    return f"{template}({test})".format(*self.cells(), *self.n)
+    return f"{template}({test})".format(*self._cells(), *self.n)
 
 
 def compare(
@@ -124,7 +124,6 @@ def compare(
     Bonett, Interval estimation of standardized mean differences in
     paired-samples designs, 2015
   """
-  check_level(level)
   old, new = check_two(old, new, paired, ("old", "new"))
   d = cohens_d(new, old)
   d_interval = cohens_d_interval(d, new.size, old.size, level)
@@ -172,12 +171,13 @@ class ComparisonTable:
     cells = [[c.replace("|", "\\|") for c in row] for row in self._cells()]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     rule = ["-" * max(widths[0], 3)] + ["-" * (w - 1) + ":" for w in widths[1:]]
-    lines = []
-    for first, *others in [cells[0], rule, *cells[1:]]:
-      padded = [first.ljust(widths[0])]
-      padded += [c.rjust(w) for c, w in zip(others, widths[1:], strict=True)]
-      lines.append(f"| {' | '.join(padded)} |\n")
-    return "".join(lines)
+    lines = (
+      [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
+      for row in (cells[0], rule, *cells[1:])
+    )
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+  __str__ = markdown
 
   def latex(self) -> str:
     """Returns the table as a LaTeX ``tabular``. It needs no packages."""
@@ -206,16 +206,14 @@ class ComparisonTable:
     """Returns a dictionary of Python numbers for each metric."""
     records = {}
     for name, row in self.rows.items():
-      record = dataclasses.asdict(row) | {"p_holm": self.adjusted[name]}
+      record: dict[str, Any] = dataclasses.asdict(row)
+      record["p_holm"] = self.adjusted[name]
       record["n_old"], record["n_new"] = record.pop("n")
       for key in ("difference", "d"):
         low, high = record.pop(f"{key}_interval")
         record |= {f"{key}_low": low, f"{key}_high": high}
       records[name] = record
     return records
-
-  def __str__(self) -> str:
-    return self.markdown()
 
   def _cells(self) -> list[list[str]]:
     level = 100 * next(iter(self.rows.values())).level
@@ -224,7 +222,7 @@ class ComparisonTable:
     change = f"{new} − {old}"
     intervals = [f"{change} ({level:g} % interval)", f"d ({change})"]
     return [["", old, new, *intervals, "p", "p (Holm)"]] + [
-      [one_line(name), *row.cells(), _p(self.adjusted[name])]
+      [one_line(name), *row._cells(), _p(self.adjusted[name])]
       for name, row in self.rows.items()
     ]
 

@@ -62,8 +62,8 @@ def test_the_papers_tables(n, d, low, high, p, p_digit):
   ends = [stats.cohens_d_interval(d + e, n, n) for e in (-0.01, 0.01)]
   for end, reported in ((0, low), (1, high)):
     assert ends[0][end] - 0.005 <= reported <= ends[1][end] + 0.005
-  # The p-value is Welch's, whose degrees of freedom are between those of one
-  # set and of both, depending on variances that the paper doesn't give.
+  # The p-value is Welch's. Its degrees of freedom are between n − 1 and
+  # 2n − 2, depending on variances that the paper doesn't give.
   values = [
     2 * scipy.stats.t.sf((abs(d) + e) * np.sqrt(n / 2), freedom)
     for freedom in (n - 1, 2 * n - 2)
@@ -202,7 +202,7 @@ def test_required_seeds(d, wanted, paired):
   n = stats.required_seeds(d, wanted, paired=paired)
   tests = power.TTestPower() if paired else power.TTestIndPower()
   found = lambda n: tests.power(abs(d), n, 0.05)
-  # statsmodels counts effects found with the wrong sign, too.
+  # statsmodels also counts effects found with the wrong sign.
   assert found(n) >= wanted - 1e-9
   assert n == 2 or found(n - 1) < wanted + 1e-3
   assert isinstance(n, int)
@@ -211,7 +211,7 @@ def test_required_seeds(d, wanted, paired):
 def test_required_seeds_of_extreme_effects():
   assert stats.required_seeds(1e6, 0.999) == 2
   assert stats.required_seeds(1e200, 0.999) == 2
-  # For small effects, that of the normal distribution.
+  # For small effects, the normal distribution gives the number.
   z = scipy.stats.norm.ppf([0.975, 0.8]).sum()
   expected = 2 * (z / 1e-4) ** 2
   np.testing.assert_allclose(stats.required_seeds(1e-4, 0.8), expected, 1e-6)
