@@ -102,7 +102,9 @@ def gap_plot(
   """
   parts = list(parts)[:15]
   if not parts:
-    raise ValueError("Expected at least one class or group, got none.")
+    raise ValueError(
+      "Expected at least one class or group, but parts is empty."
+    )
   height = 0.9 + 0.26 * len(parts)
   with style.figure(4.4, height, title, literal=True) as figure:
     axis = figure.subplots()
