@@ -35,7 +35,8 @@ import optax
 
 from benchmarks import peers, training, update
 from experiments import files
-from orthograd_optax import _style, plots
+from orthograd_optax import plots
+from orthograd_optax.plots import style
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 HEADER = (
@@ -223,7 +224,7 @@ def draw(name: str, device: str, rows: list[Row]) -> bool:
   if not all(any(r["model"] == model for r in rows) for model in panels):
     return False
   title = f"Time of an update on {device}"
-  with _style.figure(8.4, 3.6, title) as figure:
+  with style.figure(8.4, 3.6, title) as figure:
     axes = figure.subplots(1, 2)
     for axis, (model, x) in zip(axes, panels.items(), strict=True):
       _draw_panel(axis, [row for row in rows if row["model"] == model], x)
@@ -255,16 +256,16 @@ def _draw_panel(axis: Any, rows: list[Row], x: str) -> None:
   for i, step in enumerate(dict.fromkeys(row["step"] for row in rows)):
     of_step = [row for row in rows if row["step"] == step]
     at = [row[x] for row in of_step]
-    style = _style.line(i)
-    axis.loglog(at, [row["ms"] for row in of_step], label=step, **style)
+    look = style.line(i)
+    axis.loglog(at, [row["ms"] for row in of_step], label=step, **look)
     if step in (update.SGD, update.OURS):  # the textbook form has ⊥Grad's
       floor = [row["floor"] for row in of_step]
-      dots = {"color": style["color"], "linestyle": ":", "linewidth": 1}
+      dots = {"color": look["color"], "linestyle": ":", "linewidth": 1}
       name = f"floor of {step} (bytes / bandwidth)"
       axis.loglog(at, floor, label=name, **dots)
   for scale, keys in ((axis.xaxis, [x]), (axis.yaxis, ["ms", "floor"])):
     values = [row[key] for row in rows for key in keys]
-    _style.log_ticks(scale, min(values), max(values))
+    style.log_ticks(scale, min(values), max(values))
 
 
 def check_gpu(parser: argparse.ArgumentParser, what: str, instead: str) -> None:

@@ -32,7 +32,7 @@ from experiments.studies import (
   table1,
   wide,
 )
-from orthograd_optax import _style
+from orthograd_optax.plots import style
 
 LOSS = outcomes.OUTCOMES["loss"]
 COLUMNS = ("accuracy", "loss", "scaled_loss", "corrupted_loss", "ece")
@@ -207,7 +207,7 @@ def figure(found: Results) -> Any:
     ),
   }
   title = "hollow: without ⊥Grad; filled: with it"
-  with _style.figure(7.2, 7.8, title) as drawn:
+  with style.figure(7.2, 7.8, title) as drawn:
     parts = drawn.subfigures(len(rows), height_ratios=(1.1, 1))
     for part, (name, pairs) in zip(parts, rows.items(), strict=True):
       part.suptitle(name, fontsize=10)
@@ -220,7 +220,7 @@ def _draw_row(part, found, pairs) -> None:
   shown = {"loss": "loss without T", "scaled_loss": "loss after T"}
   for panel, (outcome, label) in zip(panels, shown.items(), strict=True):
     for number, pair in enumerate(pairs):
-      look = _style.line(number) | {"zorder": 3 + len(pairs) - number}
+      look = style.line(number) | {"zorder": 3 + len(pairs) - number}
       if pair == COSINE:  # what the page is about
         look |= {"linewidth": 2.5, "markersize": 6}
       _draw_pair(panel, found, pair, outcome, look)

@@ -11,8 +11,9 @@ from experiments.report.compare import PAIR, SEVERITIES, compare
 from experiments.report.formats import METRICS, method_name
 from experiments.report.outcomes import OUTCOMES, Outcome
 from experiments.report.results import Results
-from orthograd_optax import _style, plots
+from orthograd_optax import plots
 from orthograd_optax.calibration import Reliability
+from orthograd_optax.plots import style
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
@@ -122,17 +123,17 @@ def differences(
   sides = {1: "← better    worse →", -1: "← worse    better →"}
   names = list(next(iter(panels.values())))
   width = 0.5 + 0.07 * max(map(len, names)) + 3.8 * len(panels)
-  with _style.figure(width, 1.0 + 0.28 * len(names)) as figure:
+  with style.figure(width, 1.0 + 0.28 * len(names)) as figure:
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)
     for axis, (outcome, changes) in zip(axes.flat, panels.items(), strict=True):
       if (matters := outcome.matters) is not None:
         band = {"color": "0.92", "linewidth": 0, "zorder": 0}
         name = f"too small to matter (±{round(matters, 3):g})"
         axis.axvspan(-matters, matters, **band, label=name)
-      axis.axvline(0, color=_style.GREY, linewidth=1)
+      axis.axvline(0, color=style.GREY, linewidth=1)
       for y, (middle, low, high) in enumerate(changes.values()):
         ends = [[middle - low], [high - middle]]
-        color = _style.COLORS[0]
+        color = style.COLORS[0]
         axis.errorbar(middle, y, xerr=ends, fmt="o", color=color, capsize=2.5)
         text = f"{middle:+.3f} ({low:+.3f}, {high:+.3f})".replace("-", "−")
         beside = axis.get_yaxis_transform()

@@ -13,7 +13,7 @@ from experiments.report.compare import CORRUPTED, PAIR, UNDER_CORRUPTION
 from experiments.report.formats import printed
 from experiments.report.page import Drawings
 from experiments.report.results import Results
-from orthograd_optax import _style, plots, stats
+from orthograd_optax import plots, stats
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
@@ -155,7 +155,6 @@ def radial_figure(found: Results, extended: Results) -> "Figure":
     axis.set_title(network, fontsize=10)
     axis.set_ylabel("")
   figure.axes[0].set_ylabel("share of ‖g‖² along w, %")
-  _style.log_ticks(figure.axes[0].yaxis, *figure.axes[0].get_ylim())
   return figure
 
 

@@ -5,15 +5,23 @@ import os
 import re
 import stat
 import sys
+import types
+import warnings
 import xml.etree.ElementTree as ElementTree
 
 import jax
 import jax.numpy as jnp
+from matplotlib import font_manager
+from matplotlib.text import Text
 import numpy as np
 import PIL.Image
 import pytest
 
 from orthograd_optax import calibration, plots, stats
+
+
+def one_curve(x=(1, 2)):
+  return plots.curves({"ECE": {"SGD": [0.1, 0.2]}}, x)
 
 
 def networks(seeds=3, images=400):
@@ -45,10 +53,12 @@ def texts(axis):
   return [text.get_text() for text in axis.texts]
 
 
-def labelled(axis):
-  legend = axis.get_legend()
-  if legend is None:
-    return axis.get_legend_handles_labels()[1]
+def labelled(where):
+  """The names in the legend of a figure, or of an axis."""
+  if hasattr(where, "legends"):
+    (legend,) = where.legends
+  elif (legend := where.get_legend()) is None:
+    return where.get_legend_handles_labels()[1]
   return [text.get_text() for text in legend.get_texts()]
 
 
@@ -87,13 +97,14 @@ def test_reliability_of_seeds_has_a_band():
   assert figure.get_suptitle() == "T"
   assert len(figure.axes) == 4
   assert [a.get_title() for a in figure.axes[:2]] == ["SGD", "⊥Grad"]
-  mean = calibration.average_reliability(seeds)
-  full = np.flatnonzero(mean.count)
+  full = np.flatnonzero(seeds.count.sum(axis=0))
+  accuracies = np.asarray(seeds.accuracy, np.float64)[:, full]
+  accuracy = np.average(accuracies, axis=0, weights=seeds.count[:, full])
   for top in figure.axes[:2]:
     _, _, height = bars(top, "accuracy")
-    np.testing.assert_allclose(height, mean.accuracy[full])
+    np.testing.assert_allclose(height, accuracy)
     _, low, height = bars(top, "± 1 s.d. of 3 seeds")
-    np.testing.assert_allclose(low + height / 2, mean.accuracy[full], rtol=1e-6)
+    np.testing.assert_allclose(low + height / 2, accuracy, rtol=1e-6)
     # Over images, of their seed's accuracy in the bin, with Bessel's factor.
     for b, band in zip(full, height, strict=True):
       of_images = np.repeat(seeds.accuracy[:, b], seeds.count[:, b])
@@ -128,7 +139,7 @@ def test_reliability_without_a_softmax():
   logits, labels = networks()
   logits[0, 7] = np.nan
   bins = calibration.reliability(logits[0], labels)
-  with pytest.raises(ValueError, match="has NaNs.*leave it out"):
+  with pytest.raises(ValueError, match="got NaN.*leave it out"):
     plots.reliability_diagram(bins)
 
 
@@ -141,13 +152,13 @@ def test_svg_has_no_background():
   assert plots.svg(figure) == text
 
 
-def test_severity_curves():
+def test_curves_by_severity():
   random = np.random.default_rng(0)
   sgd, orthograd = random.random((2, 4, 5))
-  figure = plots.severity_curves(
-    {"SGD": sgd, "⊥Grad": orthograd}, metric="ECE", title="CIFAR-10-C"
-  )
+  values = {"ECE": {"SGD": sgd, "⊥Grad": orthograd}}
+  figure = plots.curves(values, range(1, 6), xlabel="severity", title="T")
   (axis,) = figure.axes
+  assert figure.get_suptitle() == "T"
   assert axis.get_ylabel() == "ECE" and axis.get_xlabel() == "severity"
   drawn = [line for line in axis.lines if len(line.get_xdata())]
   for line, values in zip(drawn, (sgd, orthograd), strict=True):
@@ -159,31 +170,83 @@ def test_severity_curves():
     np.testing.assert_allclose(y.max(), (mean + spread).max())
     np.testing.assert_allclose(y.min(), (mean - spread).min())
   styles = {(line.get_linestyle(), line.get_marker()) for line in drawn}
-  assert len(styles) == 2  # in grey, too
+  assert len(styles) == 2  # also in grey
   expected = ["SGD (4 seeds, ± 1 s.d.)", "⊥Grad (4 seeds, ± 1 s.d.)"]
-  assert labelled(axis) == expected and axis.get_legend() is not None
+  assert labelled(figure) == expected
 
 
-def test_severity_curve_of_one_seed():
-  figure = plots.severity_curves(
-    {"SGD": [0.1, 0.2]}, metric="loss", severities=[2, 4]
-  )
+def test_curve_of_one_seed():
+  figure = one_curve([2, 4])
   (axis,) = figure.axes
   assert not axis.collections
   np.testing.assert_allclose(axis.lines[0].get_xdata(), [2, 4])
-  assert labelled(axis) == ["SGD"]
+  assert labelled(figure) == ["SGD"]
 
 
 def test_many_curves_differ():
   values = {f"_{i}": [0.1 * i, 0.2 * i] for i in range(20)}
-  (axis,) = plots.severity_curves(values, metric="loss").axes
-  drawn = [line for line in axis.lines if len(line.get_xdata())]
+  figure = plots.curves({"loss": values}, [1, 2])
+  drawn = [line for line in figure.axes[0].lines if len(line.get_xdata())]
   looks = {
     (line.get_color(), line.get_linestyle(), line.get_marker())
     for line in drawn
   }
   assert len(looks) == 20
-  assert labelled(axis) == list(values)
+  assert labelled(figure) == list(values)
+
+
+def every_plot(name):
+  """Each kind of figure, with a name wherever a user can give one."""
+  logits, labels = networks()
+  runs = {name: [1.0, 2.0, 4.0]}, {name: [1.5, 2.0, 3.0]}
+  part = types.SimpleNamespace(name=name, gap=(0.1, 0.0, 0.2))
+  title = {"title": name}
+  return {
+    "reliability_diagram": lambda: plots.reliability_diagram(
+      {name: reliabilities()}, **title
+    ),
+    "curves": lambda: plots.curves(
+      {name: {name: [0.1, 0.2]}}, [1, 2], xlabel=name, log=True, **title
+    ),
+    "temperature_curve": lambda: plots.temperature_curve(
+      {name: logits[0]}, labels, temperatures=[1.0, 2.0], **title
+    ),
+    "forest_plot": lambda: plots.forest_plot(
+      stats.compare_table(*runs, names=(name, name)), **title
+    ),
+    "gap_plot": lambda: plots.gap_plot([part], **title),
+  }
+
+
+@pytest.mark.parametrize("kind", every_plot(""))
+@pytest.mark.parametrize("name", ["$_{$", "模型", "मॉडल"])
+def test_names_are_drawn_as_they_are(kind, name, tmp_path):
+  """Half a formula does not raise, and a missing glyph does not warn."""
+  figure = every_plot(name)[kind]()
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    text = plots.svg(figure)
+    plots.save(figure, tmp_path / "figure.png")
+  ElementTree.fromstring(text)
+  drawn = [text for text in figure.findobj(Text) if name in text.get_text()]
+  assert len(drawn) >= 2
+  installed = set(font_manager.get_font_names())
+  if name == "模型" and not installed & set(plots.style._FALLBACK_FONTS):
+    assert name in text  # for the fonts of the browser
+  assert not any(text.get_parse_math() for text in drawn)
+
+
+def test_style_is_public():
+  with plots.style.figure(3, 2, "$x^2$") as figure:
+    axis = figure.subplots()
+    axis.plot([1, 2], [1, 100], **plots.style.line(1))
+    axis.set_yscale("log")
+    plots.style.log_ticks(axis.yaxis, 1, 100)
+  assert figure.get_size_inches().tolist() == [3, 2]
+  assert axis.lines[0].get_color() == plots.style.COLORS[1]
+  assert figure.findobj(Text)[-1].get_parse_math()  # formulas are for users
+  figure.draw_without_rendering()
+  assert "10" in [label.get_text() for label in axis.get_yticklabels()]
 
 
 def test_forest_plot():
@@ -196,26 +259,27 @@ def test_forest_plot():
     "loss (lower is better)",
     "ece (lower is better)",
   ]
-  assert "SGD − ⊥Grad" in axis.get_xlabel() and "95 %" in axis.get_xlabel()
-  assert "← SGD is lower    SGD is higher →" in axis.get_xlabel()
+  assert "⊥Grad − SGD" in axis.get_xlabel() and "95 %" in axis.get_xlabel()
+  assert "← ⊥Grad is lower    ⊥Grad is higher →" in axis.get_xlabel()
   for y, (row, container) in enumerate(
     zip(table.rows.values(), axis.containers, strict=True)
   ):
     point, _, (interval,) = container
     assert point.get_xdata()[0] == row.d and point.get_ydata()[0] == y
     ends = interval.get_segments()[0][:, 0]
-    np.testing.assert_allclose(ends, row.interval)
+    np.testing.assert_allclose(ends, row.d_interval)
   filled = [c[0].get_markerfacecolor() for c in axis.containers]
   assert filled[0] != "white" and filled[1] == "white"
   low, high = axis.get_ylim()
   assert low > high  # from top to bottom
-  assert texts(axis)[1].startswith("−0.14 (−")
+  assert texts(axis)[1].startswith("0.14 (−")
+  assert texts(axis)[0].startswith("−")
 
 
 def test_forest_plot_without_spread():
   """An infinite effect is written, and the others are drawn."""
-  a = {"top5": [99.0, 99.0], "loss": [1.0, 1.2]}
-  b = {"top5": [98.0, 98.0], "loss": [1.1, 1.4]}
+  a = {"top5": [98.0, 98.0], "loss": [1.0, 1.2]}
+  b = {"top5": [99.0, 99.0], "loss": [1.1, 1.4]}
   (axis,) = plots.forest_plot(stats.compare_table(a, b)).axes
   assert texts(axis)[0] == "inf (inf, inf)"
   assert np.all(np.isfinite(axis.get_xlim()))
@@ -243,7 +307,7 @@ def test_temperature_curve():
   minima = [line for line in axis.lines if len(line.get_xdata()) == 1]
   np.testing.assert_allclose(minima[0].get_xdata(), np.mean(best), rtol=1e-6)
   np.testing.assert_allclose(minima[1].get_xdata(), best[0], rtol=1e-6)
-  # On the curve that is drawn, that of the mean.
+  # The minimum lies on the curve of the mean, which is drawn.
   there = [
     calibration.nll(z / np.float32(np.mean(best)), labels) for z in logits
   ]
@@ -298,7 +362,7 @@ def test_save(tmp_path, suffix):
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o007])
 def test_saved_files_have_the_permissions_of_the_umask(tmp_path, umask):
   path = tmp_path / "picture.svg"
-  figure = plots.severity_curves({"SGD": [0.1, 0.2]}, metric="ECE")
+  figure = one_curve()
   before = os.umask(umask)
   try:
     plots.save(figure, path)
@@ -308,7 +372,7 @@ def test_saved_files_have_the_permissions_of_the_umask(tmp_path, umask):
 
 
 def test_save_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch):
-  figure = plots.severity_curves({"SGD": [0.1, 0.2]}, metric="ECE")
+  figure = one_curve()
   path = tmp_path / "picture.svg"
   path.write_text("old")
 
@@ -322,12 +386,14 @@ def test_save_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch):
     plots.save(figure, path)
   assert path.read_text() == "old"
   assert len(list(tmp_path.iterdir())) == 1
-  with pytest.raises(ValueError, match="'.gif'.*\\.svg, \\.png or \\.pdf"):
+  with pytest.raises(
+    ValueError, match=r"\.svg, \.png or \.pdf file, got .*\.gif"
+  ):
     plots.save(figure, tmp_path / "picture.gif")
 
 
 def test_no_global_state():
-  plots.severity_curves({"SGD": [0.1, 0.2]}, metric="ECE")
+  one_curve()
   assert (
     "matplotlib.pyplot" not in sys.modules
     or not sys.modules["matplotlib.pyplot"].get_fignums()
@@ -346,30 +412,24 @@ def test_without_matplotlib(monkeypatch):
   with pytest.raises(
     ImportError, match=r"pip install 'orthograd-optax\[plots\]"
   ):
-    plots.severity_curves({"SGD": [0.1, 0.2]}, metric="ECE")
+    one_curve()
 
 
 def test_input_that_makes_no_sense():
   logits, labels = networks()
-  with pytest.raises(ValueError, match="reliabilities is empty"):
+  with pytest.raises(ValueError, match="at least one reliability"):
     plots.reliability_diagram({})
   stacked = jax.tree.map(lambda x: x[None], reliabilities())
-  with pytest.raises(ValueError, match=r"\(1, 3, 10\).*\(seeds, bins\)"):
+  with pytest.raises(ValueError, match=r"\(seeds, bins\), got.*\(1, 3, 10\)"):
     plots.reliability_diagram(stacked)
-  with pytest.raises(ValueError, match="values is empty"):
-    plots.severity_curves({}, metric="ECE")
-  with pytest.raises(ValueError, match=r"\(2,\).*\(3,\).*same severities"):
-    plots.severity_curves({"a": [1.0, 2.0], "b": [1.0, 2.0, 3.0]}, metric="x")
-  with pytest.raises(ValueError, match=r"severities has shape \(3,\).*have 2"):
-    plots.severity_curves({"a": [1.0, 2.0]}, metric="x", severities=[1, 2, 3])
-  with pytest.raises(ValueError, match="logits is empty"):
+  with pytest.raises(ValueError, match="at least one set of logits"):
     plots.temperature_curve({}, labels)
   for temperatures in ([0.0, 1.0], [], [np.inf], [np.nan]):
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match="positive temperatures"):
       plots.temperature_curve(logits, labels, temperatures=temperatures)
-  with pytest.raises(ValueError, match="The loss of SGD is not finite"):
+  with pytest.raises(ValueError, match="finite loss.*for SGD"):
     plots.temperature_curve({"SGD": np.nan * logits}, labels)
-  with pytest.raises(ValueError, match="no examples"):
+  with pytest.raises(ValueError, match="got empty bins"):
     zero = jax.tree.map(
       jnp.zeros_like, calibration.reliability(logits[0], labels)
     )
@@ -398,10 +458,16 @@ def test_curves():
   expected = values["loss"]["SGD"].mean(axis=0)
   np.testing.assert_allclose(line.get_ydata(), expected)
   np.testing.assert_allclose(second.lines[0].get_ydata(), values["ECE"]["SGD"])
-  with pytest.raises(ValueError, match="values is empty"):
-    plots.curves({}, [1])
-  with pytest.raises(ValueError, match=r"x has shape \(3,\).*loss has 4"):
+  for empty in ({}, {"loss": {}}):
+    with pytest.raises(ValueError, match="at least one method"):
+      plots.curves(empty, [1])
+  expected = r"\(seeds, 3\).*got \(3, 4\) as loss of SGD"
+  with pytest.raises(ValueError, match=expected):
     plots.curves(values, [1, 2, 3])
+  with pytest.raises(ValueError, match=r"got \(3,\) as x of b"):
+    plots.curves({"x": {"a": [1.0, 2.0], "b": [1.0, 2.0, 3.0]}}, [1, 2])
+  with pytest.raises(ValueError, match=r"got \(1, 1, 2\) as x of a"):
+    plots.curves({"x": {"a": [[[1.0, 2.0]]]}}, [1, 2])
   # An optimizer looks the same everywhere.
   swapped = {"a": values["loss"], "b": {"⊥Grad": [1e-3] * 4, "SGD": [1.0] * 4}}
   figure = plots.curves(swapped, [1, 2, 3, 4], log=True)

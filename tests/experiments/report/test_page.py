@@ -125,7 +125,7 @@ A `note` <b>."""
 
 
 def test_pictures(tmp_path):
-  draw = lambda: plots.severity_curves({"SGD": [0.2, 0.3]}, metric="ECE")
+  draw = lambda: plots.curves({"ECE": {"SGD": [0.2, 0.3]}}, [1, 2])
   drawings = {"ece": draw, "unused": lambda: pytest.fail("drawn")}
   page = module.Page("# A\n\n![Of `ECE`.](ece.png)", drawings)
   found = page.html()
