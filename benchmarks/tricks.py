@@ -1,4 +1,4 @@
-"""Measures what each trick of `orthograd_optax/_packing.py` saves on a GPU.
+"""Measures what each trick of `orthograd_optax/_sums.py` saves on a GPU.
 
 Times an update with all tricks on, and with each one switched off, in turns in
 one run. Rows and table are saved as `benchmarks/results/NAME_tricks.*`:
@@ -16,18 +16,14 @@ import optax
 
 from benchmarks import __main__ as command
 from benchmarks import update
-from orthograd_optax import _packing, orthograd
+from orthograd_optax import _sums, orthograd
 
-# To switch a trick off, replace this name of `_packing` by this value.
+# To switch a trick off, replace this name of `_sums` by this value.
 TRICKS: dict[str, tuple[str, Any]] = {
-  "short vectors packed": ("MAX_PACKED_LENGTH", -1),
-  "rows of one length stacked first": ("MAX_STACKED", 1),
-  "packed results kept in memory": ("_keep_result", lambda x: x),
-  "a second large operand shared": ("_share_two_operands", lambda x, _: x),
   "joint sums of one shape": ("MAX_JOINT", 1),
   "matrices summed by row": ("MIN_COLUMNS", 1 << 62),
   "weights in the gradient's layout": ("_in_layout_of", lambda g, w: w),
-  "coefficients of all groups stacked": ("_stack_kind", id),
+  "coefficients of all groups stacked": ("_stack_key", lambda sums: None),
 }
 ALL = "all on"
 
@@ -35,9 +31,9 @@ ALL = "all on"
 @contextlib.contextmanager
 def without(trick: str):
   """Switches a trick off for what is traced within the context."""
-  name, value = TRICKS.get(trick, ("MAX_JOINT", _packing.MAX_JOINT))
+  name, value = TRICKS.get(trick, ("MAX_JOINT", _sums.MAX_JOINT))
   jax.clear_caches()
-  with mock.patch.object(_packing, name, value):
+  with mock.patch.object(_sums, name, value):
     yield
   jax.clear_caches()
 

@@ -118,8 +118,9 @@ def orthograd(
       ``check_vma=True`` such mistakes raise an error; without it, they go
       unnoticed.
     use_float64: whether to sum in float64 on CPUs and GPUs. Set it to ``False``
-      for a GPU with slow float64: float32 sums are as accurate, but read the
-      parameters and updates three times instead of once.
+      for a GPU with slow float64. Float32 sums read the parameters and updates
+      three times instead of once, and lose digits where both are nearly
+      parallel.
     diagnostics: whether to keep cos(w, g) and the gate of each group. Read them
       with :func:`read_diagnostics`.
 

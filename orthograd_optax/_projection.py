@@ -249,10 +249,12 @@ def _write(
 
 def _keep(untouched, gs: Arrays, outs: Arrays, axes: Axes) -> list[jax.Array]:
   """Selects g where it is untouched, and else the result, in the dtype of g."""
-  return [
-    lax.select(each, g, _cast(out, g.dtype))
-    for each, g, out in zip(_spread(untouched, gs, axes), gs, outs, strict=True)
-  ]
+  outs = [_cast(out, g.dtype) for out, g in zip(outs, gs, strict=True)]
+  if not untouched.ndim:
+    return [lax.select(untouched, *pair) for pair in zip(gs, outs, strict=True)]
+  each = _sharding.replicated([untouched] * len(axes))
+  each = map(jnp.expand_dims, each, axes)
+  return list(map(jnp.where, each, gs, outs))
 
 
 def _cast(x: jax.Array, dtype: Any) -> jax.Array:

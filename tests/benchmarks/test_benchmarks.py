@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import corruptions, engine, peers, training, tricks, update
-from orthograd_optax import _packing
+from orthograd_optax import _sums
 
 SHAPES = [(8, 8), (8,)]
 
@@ -91,7 +91,7 @@ def test_nothing_to_draw(saved, said, tmp_path, monkeypatch, capsys):
 
 def test_tricks_can_be_switched_off():
   for name, value in tricks.TRICKS.values():
-    assert getattr(_packing, name) != value
+    assert getattr(_sums, name) != value
 
 
 @pytest.mark.parametrize("size", [1, 36])

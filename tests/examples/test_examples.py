@@ -59,8 +59,8 @@ def test_sharded_transformer(tmp_path):
 @pytest.mark.slow
 def test_diagnose(tmp_path, capsys):
   table, change = run("diagnose", tmp_path, steps=5)
-  assert "so mask: Conv_0/kernel\n" in capsys.readouterr().out
-  assert table.radial_fraction["head/kernel"] > 1e-3 and change < 1e-5
+  assert "so mask: conv/kernel\n" in capsys.readouterr().out
+  assert table.cosine["head/kernel"] ** 2 > 1e-3 and change < 1e-5
 
 
 @pytest.mark.slow

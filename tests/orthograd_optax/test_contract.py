@@ -380,7 +380,9 @@ def test_equinox():
   x = jax.random.normal(jax.random.key(1), (12, 4))
   optimizer = orthograd_sgd(
     0.5,
-    mask=jax.tree.map(lambda x: x.ndim > 1, eqx.filter(model, eqx.is_array)),
+    projection_mask=jax.tree.map(
+      lambda x: x.ndim > 1, eqx.filter(model, eqx.is_array)
+    ),
   )
   state = optimizer.init(eqx.filter(model, eqx.is_inexact_array))
 

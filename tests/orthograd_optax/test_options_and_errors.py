@@ -586,7 +586,7 @@ def test_gradients_that_were_not_averaged():
   """Replicated weights, and gradients that differ between devices."""
   mesh = jax.make_mesh((8,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
   transform = orthograd(axis_name="i")
-  w, g = np.ones(3, np.float32), np.arange(24, dtype=np.float32).reshape(8, 3)
+  w, g = np.arange(1.0, 4), np.cos(np.arange(24)).reshape(8, 3)
 
   def run(average):
     def update(g, w):

@@ -1,5 +1,6 @@
 """Numerics of one group, for all kinds of w and g, against float64 NumPy."""
 
+import collections
 import functools
 
 from hypothesis import assume, example, given, settings
@@ -481,6 +482,63 @@ def test_where_a_gradient_is_nan(part):
   (found,) = _projection.project_groups([[w]], [[g]], (((0, 1, 2),),))
   wanted = g if part == "w is 0" else np.full_like(g, np.nan)
   np.testing.assert_array_equal(found.updates[0], wanted)
+
+
+@pytest.mark.usefixtures("on_each")
+def test_finite_gradients_stay_finite():
+  """In float16, an entry of the norm of g may be out of range."""
+  w, g = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 1e-3]])
+  g = (6e4 * g).astype("float16")
+  want = expected(w.astype("float16"), g)
+  assert norm(want) > np.finfo("float16").max
+  got = real64(apply(w.astype("float16"), g))
+  assert np.all(np.isfinite(got)) and np.abs(got).max() == 65504
+  # In a group with float32, the norm comes from the other leaf.
+  ws = [[jnp.ones(2, "float16"), jnp.array([1.0, -1.0])]]
+  gs = [[jnp.array([1.0, -2.0], "float16"), jnp.array([1e6, -1e6])]]
+  (found,) = _projection.project_groups(ws, gs, (((0,), (0,)),))
+  assert all(np.all(np.isfinite(x)) for x in found.updates)
+  # What is not finite stays visible.
+  bad = np.array([np.inf, 1.0, 1.0], "float16")
+  assert np.all(np.isnan(real64(apply(np.ones(3, "float16"), bad))))
+
+
+@given(vectors(dtypes=("float32",)))
+def test_without_float64(pair):
+  """The switch for slow float64 gives the same updates, to float32's eps."""
+  w, g = pair
+  amplified = not_parallel(w, g)
+  got = real64(apply(w, g, use_float64=False))
+  want = expected(w, g)
+  assert norm(got - want) <= 8 * eps(g) * (amplified + 1) * norm(want)
+
+
+def test_no_float64_is_traced_without_it():
+  transform = orthograd(use_float64=False)
+  x = jnp.ones((3, 4))
+  program = jax.make_jaxpr(lambda g, w: transform.update(g, (), w)[0])(x, x)
+  assert "f64" not in str(program) and "platform_index" not in str(program)
+
+
+def test_each_shape_is_traced_once(monkeypatch):
+  """Tracing thousands of leaves must take seconds."""
+  traced = collections.Counter()
+  for name in ("exact", "wide", "_reduce"):
+    inner = getattr(_sums, name)
+
+    def counted(*args, inner=inner, name=name):
+      traced[name] += 1
+      return inner(*args)
+
+    monkeypatch.setattr(_sums, name, counted)
+  shapes = [(3, 4), (5,)] * 40
+  tree = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+  jax.clear_caches()
+  jax.eval_shape(lambda g, w: orthograd().update(g, (), w)[0], tree, tree)
+  # _reduce is for wide sums on CPUs, and for 80 groups on several GPUs.
+  assert traced["exact"] == traced["wide"] == 2
+  assert traced["_reduce"] <= 2 + len(shapes)
+  jax.clear_caches()
 
 
 @pytest.mark.usefixtures("on_one_gpu")
