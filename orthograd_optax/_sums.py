@@ -154,10 +154,14 @@ def _stack_key(sums: Sums) -> Any:
 
 
 def _alone(group: Group) -> Sums:
-  sums = _add_up(
-    _reduce([w], [g], a)[0] for w, g, a in zip(*group, strict=True)
-  )
+  sums = _alone_reduce(*group[:2], axes=group.axes)
   return Sums(*(lax.expand_dims(x, (0,)) for x in sums))
+
+
+@functools.partial(jax.jit, static_argnames="axes")
+def _alone_reduce(ws: Arrays, gs: Arrays, axes: Axes) -> Sums:
+  arrays = zip(ws, gs, axes, strict=True)
+  return _add_up(_reduce([w], [g], a)[0] for w, g, a in arrays)
 
 
 def _joint(*groups: Group) -> Sums:

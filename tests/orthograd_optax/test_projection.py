@@ -535,9 +535,8 @@ def test_each_shape_is_traced_once(monkeypatch):
   tree = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
   jax.clear_caches()
   jax.eval_shape(lambda g, w: orthograd().update(g, (), w)[0], tree, tree)
-  # _reduce is for wide sums on CPUs, and for 80 groups on several GPUs.
-  assert traced["exact"] == traced["wide"] == 2
-  assert traced["_reduce"] <= 2 + len(shapes)
+  # _reduce is for wide sums on CPUs, and for those on GPUs.
+  assert traced == {"exact": 2, "wide": 2, "_reduce": 4}
   jax.clear_caches()
 
 
