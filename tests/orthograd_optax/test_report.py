@@ -74,7 +74,7 @@ def test_metrics_are_those_of_the_functions():
   logits, labels = overconfident()
   functions = {
     "accuracy": calibration.accuracy,
-    "confidence": calibration.max_softmax,
+    "confidence": calibration.confidence,
     "nll": calibration.nll,
     "brier": calibration.brier,
     "ece": calibration.ece,
@@ -398,7 +398,7 @@ def test_words_follow_from_numbers(gap, words):
     ({"seeds": np.zeros(3)}, r"seeds has shape \(3,\)"),
     (
       {"cut": 3, "seeds": np.arange(EXAMPLES) % 2},
-      r"labels has shape \(3,\), but for logits of shape \(400, 3\)",
+      r"labels must .* \(400,\) for logits .* \(400, 3\), but has \(3,\)",
     ),
     ({"label": (8, 3), "seeds": np.arange(EXAMPLES) % 2}, r"labels\[8\] is 3"),
     (
@@ -409,7 +409,7 @@ def test_words_follow_from_numbers(gap, words):
     ({"fit": np.zeros(EXAMPLES, bool)}, "fit has 0 of 400"),
     ({"level": 95}, "level is 95"),
     ({"replicates": 0}, "replicates is 0"),
-    ({"num_bins": 0}, "num_bins is 0"),
+    ({"num_bins": 0}, "num_bins must be .* 0"),
   ],
 )
 def test_reports_refuse(change, message):
