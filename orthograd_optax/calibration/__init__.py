@@ -25,8 +25,8 @@ the second class.
 **Bad input.** Labels out of range raise an error. Under ``jit`` and ``vmap``
 values can't be checked: there, labels out of range make the metric NaN. Logits
 without a softmax (NaN, +∞, or −∞ in all classes) make every metric NaN. Metrics
-take probabilities for logits: only :func:`report` and :func:`compare` refuse
-them.
+can't tell probabilities from logits; :func:`report` and :func:`compare` refuse
+probabilities.
 """
 
 from ._bins import Reliability as Reliability

@@ -17,7 +17,8 @@ from orthograd_optax.calibration import _writing
 
 _FORMAT = "orthograd-optax recalibrator"
 _DTYPES = ("float32", "float64")
-_MAX_BYTES = 2**27  # of a file
+_MAX_BYTES = 2**27
+_LIMIT = f"a file must have at most {_MAX_BYTES >> 20} MiB"
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -29,8 +30,8 @@ class Recalibrator(abc.ABC):
   :meth:`export` returns a function that needs NumPy only.
 
   Attributes:
-    columns: number of columns of the logits that it was fitted to; 1 for
-      scores, the logits of the second of two classes.
+    columns: number of logit columns that it was fitted to; 1 for scores, the
+      logits of the second of two classes.
   """
 
   method: ClassVar[str]
@@ -93,7 +94,9 @@ class Recalibrator(abc.ABC):
       # repr of a float64 has all digits, so load() returns the same numbers.
       **{k: v.astype(np.float64).tolist() for k, v in values.items()},
     }
-    return _writing.write_text(path, json.dumps(content) + "\n")
+    text = json.dumps(content) + "\n"
+    _require(len(text) <= _MAX_BYTES, _LIMIT)
+    return _writing.write_text(path, text)
 
   def __repr__(self) -> str:
     fields = {
@@ -127,13 +130,11 @@ class Recalibrator(abc.ABC):
     if one_column and self._classes == 2:
       z = numpy.concatenate([numpy.zeros_like(z), z], axis=-1)
     if z.shape[-1:] != (self._classes,):
-      expected = (
-        "(examples,) or (..., 1)" if scores else f"(..., {self.columns})"
-      )
+      shapes = {1: "(n,) or (n, 1)", 2: "(..., 2) or (n, 1)"}
+      expected = shapes.get(self.columns, f"(..., {self.columns})")
       raise ValueError(
         f"logits must have the shape {expected}, because the recalibrator was "
-        f"fitted to {self._classes} classes, but has {shape}. If these are "
-        "scores of the second class, pass scores[:, None], or fit to scores."
+        f"fitted to {self._classes} classes, but has {shape}."
       )
     return z
 
@@ -279,8 +280,7 @@ def load(path: str | os.PathLike) -> Recalibrator:
 
 
 def _parse(text: bytes) -> Recalibrator:
-  limit = f"the size must be at most {_MAX_BYTES >> 20} MiB"
-  _require(len(text) <= _MAX_BYTES, limit)
+  _require(len(text) <= _MAX_BYTES, _LIMIT)
   content: Any = json.loads(text)
   known = isinstance(content, dict) and content.get("format") == _FORMAT
   _require(known, f'it must be a JSON object with the format "{_FORMAT}"')
