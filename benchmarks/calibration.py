@@ -24,7 +24,7 @@ METRICS = {
   "smooth_ece": calibration.smooth_ece,
   "aurc": calibration.aurc,
   "fit_temperature": calibration.fit_temperature,
-  "vector_scaling": calibration.vector_scaling,
+  "fit, vector": functools.partial(calibration.fit, method="vector"),
 }
 
 

@@ -49,7 +49,9 @@ def check_mask(name: str, mask: Any) -> None:
 
 def fitting_mask(mask: Any, tree: Any) -> Any:
   """Returns the mask of a tree, after checking that it fits."""
-  mask = mask(tree) if callable(mask) else mask
+  # A module of equinox is callable and a pytree. Take it as a pytree.
+  if callable(mask) and tree_util.all_leaves([mask]):
+    mask = mask(tree)
   try:
     jax.tree.map(lambda *_: None, mask, tree)
   except ValueError as error:

@@ -23,7 +23,12 @@ from orthograd_optax import calibration
 
 CHUNK = 2500  # images at once
 # Names in rows of the library's metrics. Rows have accuracies in per cent.
-ROW_NAMES = {"accuracy": "top1", "top5_accuracy": "top5", "nll": "loss"}
+ROW_NAMES = {
+  "accuracy": "top1",
+  "top5_accuracy": "top5",
+  "nll": "loss",
+  "confidence": "max_softmax",
+}
 # Metrics that are measured after temperature scaling.
 SCALED = ("loss", "ece", "brier", "entropy", "max_softmax", "wrong_confidence")
 

@@ -22,10 +22,11 @@ first class counts as the largest, as for ``argmax``. With two classes,
 confidence is from 0.5 to 1; use :func:`classwise_ece` for the probability of
 the second class.
 
-**Bad input.** Labels out of range raise an error, and so do probabilities in
-place of logits. Under ``jit`` and ``vmap`` values can't be checked: there,
-labels out of range make the metric NaN. Logits without a softmax (NaN, +∞, or
-−∞ in all classes) make every metric NaN.
+**Bad input.** Labels out of range raise an error. Under ``jit`` and ``vmap``
+values can't be checked: there, labels out of range make the metric NaN. Logits
+without a softmax (NaN, +∞, or −∞ in all classes) make every metric NaN. Metrics
+can't tell probabilities from logits; :func:`report` and :func:`compare` refuse
+probabilities.
 """
 
 from ._bins import Reliability as Reliability
@@ -48,28 +49,18 @@ from ._errors import mce as mce
 from ._errors import rms_calibration_error as rms_calibration_error
 from ._errors import smooth_ece as smooth_ece
 from ._errors import top_k_ece as top_k_ece
+from ._fits import fit as fit
+from ._fits import fit_temperature as fit_temperature
+from ._fits import split as split
 from ._inputs import from_probabilities as from_probabilities
 from ._losses import focal as focal
 from ._losses import logit_norm as logit_norm
 from ._losses import mbls as mbls
 from ._losses import smoothed as smoothed
-from ._metrics import accuracy as accuracy
-from ._metrics import brier as brier
-from ._metrics import entropy as entropy
-from ._metrics import evaluate as evaluate
-from ._metrics import logit_variance as logit_variance
-from ._metrics import max_logit as max_logit
-from ._metrics import max_softmax as max_softmax
-from ._metrics import nll as nll
 from ._ranking import aurc as aurc
 from ._ranking import auroc as auroc
 from ._ranking import confidence_correlation as confidence_correlation
 from ._ranking import selective_risk as selective_risk
-from ._recalibration import fit as fit
-from ._recalibration import fit_temperature as fit_temperature
-from ._recalibration import isotonic as isotonic
-from ._recalibration import split as split
-from ._recalibration import vector_scaling as vector_scaling
 from ._recalibrators import Isotonic as Isotonic
 from ._recalibrators import Platt as Platt
 from ._recalibrators import Recalibrator as Recalibrator
@@ -80,5 +71,11 @@ from ._report import ConfidentError as ConfidentError
 from ._report import Part as Part
 from ._report import Report as Report
 from ._report import report as report
-
-brier_score = brier  # former name
+from ._scores import accuracy as accuracy
+from ._scores import brier as brier
+from ._scores import confidence as confidence
+from ._scores import entropy as entropy
+from ._scores import evaluate as evaluate
+from ._scores import logit_variance as logit_variance
+from ._scores import max_logit as max_logit
+from ._scores import nll as nll

@@ -1,4 +1,4 @@
-"""Bins of confidence: reliability, and tallies that add up over batches."""
+"""Bins examples by confidence; sums that add up over batches."""
 
 import collections
 from collections.abc import Sequence
@@ -14,8 +14,14 @@ from orthograd_optax.calibration import _inputs
 Binning = Literal["width", "mass"]
 
 
+def _equal(self: object, other: object) -> bool:
+  """Compares two pytrees by the values of their arrays."""
+  pairs = zip(*map(jax.tree.leaves, (self, other)), strict=False)
+  return type(self) is type(other) and all(np.array_equal(*x) for x in pairs)
+
+
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Reliability:
   """The data of a reliability diagram. Each field has shape (bins,).
 
@@ -24,12 +30,13 @@ class Reliability:
   Attributes:
     count: number of examples whose confidence is in the bin.
     confidence: their mean confidence; zero in an empty bin.
-    accuracy: the share of them that is correct; zero in an empty bin.
+    accuracy: the share of correct examples; zero in an empty bin.
   """
 
   count: jax.Array
   confidence: jax.Array
   accuracy: jax.Array
+  __eq__ = _equal
 
 
 @_inputs.suggesting
@@ -43,8 +50,8 @@ def reliability(logits: Any, labels: Any, num_bins: int = 10) -> Reliability:
 
   Returns:
     A :class:`Reliability`. Draw it with
-    :func:`orthograd_optax.plots.reliability_diagram`, or merge it with those of
-    other seeds by :func:`average_reliability`.
+    :func:`orthograd_optax.plots.reliability_diagram`, or merge several seeds
+    with :func:`average_reliability`.
 
   Examples:
     >>> import jax.numpy as jnp
@@ -68,7 +75,7 @@ def average_reliability(
 
   Returns:
     A :class:`Reliability`. The mean of each bin is over the examples of all
-    seeds: a seed has the weight of its examples in that bin.
+    seeds.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -87,14 +94,14 @@ def average_reliability(
     shapes = sorted({r.count.shape for r in reliabilities})
     if len(shapes) != 1:
       raise ValueError(
-        f"The {len(reliabilities)} reliabilities have the shapes {shapes}, but "
-        "there must be at least one, and all must have the same num_bins."
+        "There must be at least one reliability, and all must have the same "
+        f"num_bins, but {len(reliabilities)} have the shapes {shapes}."
       )
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *reliabilities)
   if stacked.count.ndim < 2:
     raise ValueError(
-      f"The reliability has shape {stacked.count.shape}, but needs a leading "
-      "axis to average over. Give a sequence of them, or use jax.vmap."
+      "A reliability must have a leading axis to average over, but its shape "
+      f"is {stacked.count.shape}. Give a sequence of them, or use jax.vmap."
     )
   count = jnp.sum(stacked.count, axis=0)
   weight = stacked.count / jnp.maximum(count, 1)[None]
@@ -103,14 +110,14 @@ def average_reliability(
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Tally:
   """Counts and sums over examples, enough to compute :func:`evaluate`.
 
-  Add the tallies of batches with ``+``, or those of devices with
-  ``jax.lax.psum``. The sum is the tally of all examples, so no logits need to
-  be kept. Counts are exact. ``+`` also keeps the rounding errors of the sums:
-  however many batches are added, the result is as accurate as that of one.
+  Add tallies of batches with ``+``, or of devices with ``jax.lax.psum``. The
+  sum is the tally of all examples, so you need not keep the logits. Counts are
+  exact. ``+`` also keeps the rounding errors of the sums, so that the result
+  stays accurate however many batches are added.
 
   Attributes:
     count: number of examples in each bin of confidence.
@@ -127,17 +134,15 @@ class Tally:
   top5: jax.Array
   sums: dict[str, jax.Array]
   lost: dict[str, jax.Array]
+  __eq__ = _equal
 
   @classmethod
   def empty(cls, num_bins: int = 10, dtype: Any = jnp.float32) -> "Tally":
-    """The tally of no examples, to start a loop or a scan.
+    """Returns a tally of zeros, to start a loop or a scan.
 
     Args:
       num_bins: as for :func:`tally`.
       dtype: float64 for float64 logits, else float32.
-
-    Returns:
-      A tally of zeros.
     """
     batch = jnp.zeros((1, 2), dtype), jnp.zeros(1, jnp.int32)
     return jax.tree.map(jnp.zeros_like, tally(*batch, num_bins))
@@ -145,8 +150,8 @@ class Tally:
   def __add__(self, other: "Tally") -> "Tally":
     if self.count.shape != other.count.shape:
       raise ValueError(
-        f"The tallies have {self.count.shape} and {other.count.shape} bins, "
-        "but must have the same: give both the same num_bins."
+        "Tallies must have the same num_bins, but have the shapes "
+        f"{self.count.shape} and {other.count.shape}."
       )
 
     def rounded_off(a, b, lost):
@@ -161,13 +166,13 @@ class Tally:
     return dataclasses.replace(plain, lost=lost)
 
   def reliability(self) -> Reliability:
-    """The :func:`reliability` of all examples."""
+    """Returns the :func:`reliability` of all examples."""
     shortfall = self.sums["shortfall"] + self.lost["shortfall"]
     edges = _width_edges(self.count.shape[-1], shortfall.dtype)
     return _means(edges, self.count, self.correct, shortfall)
 
   def metrics(self) -> dict[str, jax.Array]:
-    """The metrics of :func:`evaluate`, of all examples; NaN without examples.
+    """Returns the metrics of :func:`evaluate`; NaN without examples.
 
     The correlation of confidence and correctness loses digits if all
     confidences are close together, and is NaN if no digit is left.
@@ -179,10 +184,10 @@ class Tally:
     examples = jnp.sum(count, axis=-1)
     confidence = jnp.sum(count * bins.confidence, axis=-1) / examples
     correct = jnp.sum(right, axis=-1) / examples
-    # Counts can't be NaN: carry the NaN of the confidence over.
+    # Counts can't be NaN, so take the NaN from the confidence.
     known = jnp.where(jnp.isnan(confidence), jnp.nan, 1).astype(s.dtype)
 
-    # A (co)variance is the one within bins plus the one between their means.
+    # (Co)variance is the sum within bins plus the part between their means.
     # Within a bin, cov(c, y) = −cov(s, y), with confidence c and shortfall s.
     c = bins.confidence - confidence[..., None]
     y = bins.accuracy - correct[..., None]
@@ -207,7 +212,7 @@ class Tally:
       ece=mean_gap(bins),
       brier=sums["brier"] / examples,
       entropy=sums["entropy"] / examples,
-      max_softmax=confidence,
+      confidence=confidence,
       max_logit=sums["max_logit"] / examples,
       logit_variance=sums["logit_variance"] / examples,
       confidence_correlation=correlation,
@@ -228,7 +233,7 @@ def tally(
       count, ``False`` for padding. The values of padding don't matter.
 
   Returns:
-    A :class:`Tally`. Add those of all batches, then call its ``metrics()``.
+    A :class:`Tally`. Add the tallies of all batches, then call ``metrics()``.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -244,11 +249,11 @@ def tally(
     0.2316
   """
   if where is not None:
-    where = jnp.asarray(where)
-    if where.dtype != jnp.bool_ or where.shape != np.shape(labels):
+    where, examples = jnp.asarray(where), np.shape(logits)[:1]
+    if where.dtype != jnp.bool_ or where.shape != examples:
       raise ValueError(
-        f"where has shape {where.shape} and dtype {where.dtype}, but must be "
-        f"booleans in the shape of the labels, {np.shape(labels)}."
+        f"where must be booleans of shape {examples}, one for each row of "
+        f"logits, but has the shape {where.shape} and dtype {where.dtype}."
       )
     logits, labels = _inputs.check(logits, labels, where=where)
     logits = jnp.where(where[:, None], logits, 0)
@@ -285,8 +290,22 @@ def by_confidence(logits, labels, num_bins, binning) -> Reliability:
   return bins(_inputs.confidence(logits), correct, num_bins, binning)
 
 
+def by_class(logits, labels, num_bins, binning, threshold=0.0) -> Reliability:
+  """Returns the reliability of each class's probability, of shape (K, bins)."""
+
+  def one_class(pair):
+    probability, outcome = pair
+    keep = probability >= threshold
+    return bins(probability, outcome, num_bins, binning, keep)
+
+  own = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
+  columns = jax.nn.softmax(logits).T, own.T
+  # Map over 16 classes at a time, to save memory.
+  return jax.lax.map(one_class, columns, batch_size=16)
+
+
 def bins(probability, outcome, num_bins, binning, keep=None) -> Reliability:
-  """The reliability of probabilities, given the outcome of each."""
+  """Returns the reliability of probabilities, given their outcomes."""
   check_bins(num_bins)
   keep = jnp.ones(outcome.shape, bool) if keep is None else keep
   if binning == "width":
@@ -297,7 +316,7 @@ def bins(probability, outcome, num_bins, binning, keep=None) -> Reliability:
     last = nth * size + jnp.minimum(nth, larger) - 1
     edges = jnp.sort(jnp.where(keep, probability, jnp.inf))[last]
   else:
-    raise ValueError(f'binning is {binning!r}, but must be "width" or "mass".')
+    raise ValueError(f'binning must be "width" or "mass", but is {binning!r}.')
   return _means(edges, *_sums(edges, probability, outcome, keep)[:3])
 
 
@@ -309,7 +328,7 @@ def mean_gap(reliability: Reliability) -> jax.Array:
 
 def check_bins(num_bins):
   if not isinstance(num_bins, int | np.integer) or num_bins < 1:
-    raise ValueError(f"num_bins is {num_bins}, but must be a whole number > 0.")
+    raise ValueError(f"num_bins must be a positive integer, but is {num_bins}.")
 
 
 def _width_edges(num_bins, dtype):
@@ -317,7 +336,7 @@ def _width_edges(num_bins, dtype):
 
 
 def _sums(edges, probability, outcome, keep):
-  """By bin: numbers of examples and outcomes, sums of the shortfall."""
+  """Returns counts of examples and outcomes by bin, and shortfall sums."""
   index = jnp.sum(probability[:, None] > edges[None, :-1], axis=1)
   inside = index[:, None] == jnp.arange(edges.size)[None]
   inside &= keep[:, None]

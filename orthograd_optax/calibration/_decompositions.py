@@ -1,11 +1,11 @@
-"""Proper scores, decomposed into calibration and refinement."""
+"""Decomposes proper scores into calibration and refinement."""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from orthograd_optax.calibration import _bins, _inputs, _recalibration
+from orthograd_optax.calibration import _bins, _fits, _inputs
 
 
 class Decomposition(NamedTuple):
@@ -13,7 +13,7 @@ class Decomposition(NamedTuple):
 
   Attributes:
     calibration: the part due to miscalibration. Recalibration can remove it.
-    refinement: the rest: the model can't tell some examples apart.
+    refinement: the rest, because the model can't tell some examples apart.
   """
 
   calibration: jax.Array
@@ -24,7 +24,7 @@ class Decomposition(NamedTuple):
 def brier_decomposition(
   logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
 ) -> Decomposition:
-  r"""The Brier score as calibration plus refinement.
+  r"""Splits the Brier score into calibration plus refinement.
 
   For each class, bin the examples by its probability. With the mean probability
   :math:`\bar p_b` and the frequency of the class :math:`\bar y_b` in a bin,
@@ -63,24 +63,16 @@ def brier_decomposition(
     Stephenson et al, Two extra components in the Brier score decomposition,
     2008
   """
-  probabilities = jax.nn.softmax(logits)
-  own = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
-
-  def one_class(pair):
-    probability, outcome = pair
-    bins = _bins.bins(probability, outcome, num_bins, binning)
-    weight = bins.count.astype(logits.dtype) / logits.shape[0]
-    return jnp.sum(weight * (bins.accuracy - bins.confidence) ** 2)
-
-  columns = probabilities.T, own.T
-  calibration = jnp.sum(jax.lax.map(one_class, columns, batch_size=16))
+  bins = _bins.by_class(logits, labels, num_bins, binning)
+  weight = bins.count.astype(logits.dtype) / logits.shape[0]
+  calibration = jnp.sum(weight * (bins.accuracy - bins.confidence) ** 2)
   score = jnp.mean(_inputs.brier(logits, labels))
   return Decomposition(calibration, score - calibration)
 
 
 @_inputs.checked()
 def nll_decomposition(logits: Any, labels: Any) -> Decomposition:
-  r"""The negative log-likelihood as calibration plus refinement.
+  r"""Splits the negative log-likelihood into calibration plus refinement.
 
   The refinement is the loss at the best temperature. The calibration is what
   that temperature saves:
@@ -115,7 +107,7 @@ def nll_decomposition(logits: Any, labels: Any) -> Decomposition:
     <https://arxiv.org/abs/2501.19195>`_, 2025
   """
   score = jnp.mean(_inputs.nll(logits, labels))
-  temperature = _recalibration.fit_temperature(logits, labels)
+  temperature = _fits.fit_temperature(logits, labels)
   best = jnp.mean(_inputs.nll(logits / temperature, labels))
   # Rounding may put the best loss a little above the score.
   refinement = jnp.minimum(best, score)

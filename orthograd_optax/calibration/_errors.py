@@ -1,4 +1,4 @@
-"""Calibration errors: the distance of confidence and accuracy."""
+"""Calibration errors: the distance between confidence and accuracy."""
 
 import math
 from typing import Any
@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import erf
 
-from orthograd_optax.calibration import _bins, _inputs
+from orthograd_optax.calibration import _bins, _inputs, _ranking
 
 
 @_inputs.checked("num_bins", "binning")
 def ece(
   logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
 ) -> jax.Array:
-  r"""The expected calibration error (ECE).
+  r"""Computes the expected calibration error (ECE).
 
   .. math::
 
@@ -55,11 +55,9 @@ def ece(
 def mce(
   logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
 ) -> jax.Array:
-  r"""The maximum calibration error (MCE): the largest gap of any bin.
+  r"""Computes the maximum calibration error (MCE): the gap of the worst bin.
 
-  .. math::
-
-    \max_b |\mathrm{accuracy}_b - \mathrm{confidence}_b|
+  .. math:: \max_b |\mathrm{accuracy}_b - \mathrm{confidence}_b|
 
   Empty bins don't count.
 
@@ -89,7 +87,7 @@ def mce(
 def rms_calibration_error(
   logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
 ) -> jax.Array:
-  r"""The root-mean-square calibration error. It weights large gaps more.
+  r"""Computes the root-mean-square calibration error of the bins.
 
   .. math::
 
@@ -103,7 +101,8 @@ def rms_calibration_error(
     binning: as for :func:`ece`.
 
   Returns:
-    A number from 0 to 1. It lies between :func:`ece` and :func:`mce`.
+    A number from 0 to 1, between :func:`ece` and :func:`mce`: large gaps weigh
+    more than in the ECE.
 
   Examples:
     >>> import jax.numpy as jnp
@@ -124,7 +123,7 @@ def rms_calibration_error(
 
 @_inputs.checked()
 def ks_calibration_error(logits: Any, labels: Any) -> jax.Array:
-  r"""The Kolmogorov–Smirnov calibration error. It needs no bins.
+  r"""Computes the Kolmogorov–Smirnov calibration error, without bins.
 
   Sort the examples by their confidence :math:`f_i`. With the correctness
   :math:`y_i`,
@@ -133,7 +132,8 @@ def ks_calibration_error(logits: Any, labels: Any) -> jax.Array:
 
     \max_k \left| \frac{1}{n} \sum_{i \le k} (y_i - f_i) \right| .
 
-  Of examples with equal confidence, only the last counts as k.
+  Of examples with equal confidence, only the last counts as k. Confidences are
+  equal if their log-odds differ only by rounding.
 
   Args:
     logits: array of shape (examples, classes).
@@ -155,13 +155,14 @@ def ks_calibration_error(logits: Any, labels: Any) -> jax.Array:
     Gupta et al, `Calibration of Neural Networks using Splines
     <https://arxiv.org/abs/2006.12800>`_, 2021
   """
-  confidence = _inputs.confidence(logits)
+  doubts = _ranking.doubt(logits)
   correct = (_inputs.rank(logits, labels) < 1).astype(logits.dtype)
-  order = jnp.argsort(confidence)
-  ascending = confidence[order]
-  gap = jnp.cumsum((correct - confidence)[order])
-  last = jnp.searchsorted(ascending, ascending, side="right") - 1
-  return jnp.max(jnp.abs(gap[last])) / logits.shape[0]
+  order = jnp.argsort(-doubts)
+  gap = jnp.abs(jnp.cumsum((correct - _inputs.confidence(logits))[order]))
+  doubts = doubts[order]
+  noise = 8 * jnp.finfo(doubts.dtype).eps * jnp.maximum(jnp.abs(doubts), 1)
+  last = doubts[:-1] - doubts[1:] > noise[:-1]
+  return jnp.max(gap[:-1], where=last, initial=gap[-1]) / gap.size
 
 
 @_inputs.checked("num_bins", "binning", "threshold")
@@ -173,21 +174,21 @@ def classwise_ece(
   *,
   threshold: float = 0.0,
 ) -> jax.Array:
-  """The ECE of the probability of each class, averaged over classes.
+  """Computes the ECE of each class's probability, averaged over classes.
 
   For class c, the softmax probability of c replaces the confidence, and an
   example is correct if its label is c. A class without examples counts like any
   other: its probability should be zero. With two classes, both have the same
-  error: that of the probability of the second class.
+  error.
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
     num_bins: number of bins.
     binning: as for :func:`ece`.
-    threshold: leave out probabilities below this number. With a thousand
-      classes, most probabilities are rightly close to zero, which hides the
-      errors of the others. Usual values are 1 / classes and 0.01.
+    threshold: smallest probability that counts. With a thousand classes, most
+      probabilities are correctly close to zero, which hides the errors of the
+      others. Typical values are 1 / classes and 0.01.
 
   Returns:
     A number from 0 to 1. With many classes it is small, because it is a mean
@@ -214,22 +215,11 @@ def classwise_ece(
   """
   if not 0 <= threshold < 1:
     raise ValueError(
-      f"threshold is {threshold}, but must be at least 0 and below 1. Give the "
-      "least probability that counts."
+      f"threshold must be at least 0 and below 1, but is {threshold}. Give the "
+      "smallest probability that counts."
     )
-  probabilities = jax.nn.softmax(logits)
-  own = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
-
-  def one_class(pair):
-    probability, outcome = pair
-    keep = probability >= threshold
-    binned = _bins.bins(probability, outcome, num_bins, binning, keep)
-    return _bins.mean_gap(binned), jnp.any(keep)
-
-  # Map over 16 classes at a time, to save memory.
-  columns = probabilities.T, own.T
-  errors, counts = jax.lax.map(one_class, columns, batch_size=16)
-  return jnp.mean(errors, where=counts)
+  bins = _bins.by_class(logits, labels, num_bins, binning, threshold)
+  return jnp.mean(_bins.mean_gap(bins), where=jnp.any(bins.count > 0, axis=1))
 
 
 @_inputs.checked("k", "num_bins", "binning")
@@ -240,7 +230,7 @@ def top_k_ece(
   num_bins: int = 10,
   binning: _bins.Binning = "width",
 ) -> jax.Array:
-  """The ECE of the statement "the label is among the top k classes".
+  """Computes the ECE of "the label is among the top k classes".
 
   The sum of the k largest probabilities replaces the confidence. An example is
   correct if its label is among these classes. With k = 1 this is :func:`ece`.
@@ -279,7 +269,7 @@ def top_k_ece(
 def debiased_ece(
   logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
 ) -> jax.Array:
-  r"""The ECE minus an estimate of its bias.
+  r"""Computes the ECE minus an estimate of its bias.
 
   The accuracy of a bin is a mean over few examples. Its noise adds to the gap.
   With the gap :math:`\hat e_b` of bin b, and the variance of its accuracy
@@ -331,7 +321,7 @@ def debiased_ece(
 def smooth_ece(
   logits: Any, labels: Any, bandwidth: float | None = None
 ) -> jax.Array:
-  r"""The smooth calibration error (smECE). It needs no bins.
+  r"""Computes the smooth calibration error (smECE), without bins.
 
   With a Gaussian kernel :math:`K_\sigma` reflected at 0 and 1, confidences
   :math:`f_i` and correctness :math:`y_i`,
@@ -347,8 +337,7 @@ def smooth_ece(
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
-    bandwidth: a fixed :math:`\sigma`, from 0.001 to 1. By default, the one
-      above.
+    bandwidth: a fixed :math:`\sigma`, from 0.001 to 1. By default, as above.
 
   Returns:
     A number from 0 to 1.
@@ -367,7 +356,7 @@ def smooth_ece(
   smallest, modes = 1e-3, 2048
   if bandwidth is not None and not smallest <= bandwidth <= 1:
     raise ValueError(
-      f"bandwidth is {bandwidth}, but must be from {smallest} to 1, or None."
+      f"bandwidth must be from {smallest} to 1, or None, but is {bandwidth}."
     )
   confidence = _inputs.confidence(logits)
   correct = (_inputs.rank(logits, labels) < 1).astype(logits.dtype)
@@ -396,7 +385,7 @@ def smooth_ece(
 
 
 def _cosine_sums(weights, values, modes):
-  """Sums of w cos(k π x), for k from 0 to ``modes`` − 1."""
+  """Returns the sums of w cos(k π x), for k from 0 to ``modes`` − 1."""
   columns = 64
   rows = modes // columns
   # cos(a + b) = cos a cos b − sin a sin b, with k = columns · row + column.

@@ -227,7 +227,7 @@ def _logits(columns: dict[str, Any]) -> Any:
   # The column names don't say. Take numbers that sum to 1 for probabilities.
   values = np.asarray(columns["predictions"])
   numbers = values.dtype.kind in "fiu" and values.size and values.ndim > 0
-  if numbers and _inputs.are_probabilities(values):
+  if numbers and _inputs.look_like_probabilities(values):
     return _inputs.from_probabilities(values)
   return values
 

@@ -1,4 +1,4 @@
-"""Checks of (logits, labels), and figures of single examples."""
+"""Checks logits and labels, and computes per-example quantities."""
 
 from collections.abc import Callable
 import difflib
@@ -14,23 +14,18 @@ import numpy as np
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Accept sums of probabilities that were rounded to three decimals.
-SUM_TOLERANCE = 0.01
+# Rows of probabilities sum to 1 within 0.01 for each class, and within 0.2:
+# enough for two decimals, rounded or cut off.
+MAX_SUM_ERROR = 0.2
 
 
 def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-  """Checks and jits a function of (logits, labels, ...).
+  """Returns a decorator that checks and jits a function of (logits, labels, …).
 
   The function gets real floating logits of at least float32 and, if it needs
   labels, int32 labels. If a label is out of range and traced, its row of logits
   becomes NaN. If a row of logits has no softmax, all floating results become
-  NaN.
-
-  Args:
-    *static: names of the arguments that are not arrays.
-
-  Returns:
-    A decorator.
+  NaN. ``static`` names the arguments that are not arrays.
   """
 
   def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -59,7 +54,7 @@ def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
       for name in static:
         if isinstance(arguments.get(name), jax.Array):
           raise TypeError(
-            f"{name} is an array, but must be a Python number. Under jax.jit, "
+            f"{name} must be a Python number, but is an array. Under jax.jit, "
             "name it in static_argnames."
           )
       pair = arguments.pop("logits"), arguments.pop("labels", None)
@@ -108,8 +103,8 @@ def check(
   if not isinstance(in_range, Tracer) and not np.all(in_range):
     first = int(np.argmin(in_range))
     raise ValueError(
-      f"labels[{first}] is {labels[first]}, but with {classes} classes must be "
-      f"from 0 to {classes - 1}. Give the index of the class's column."
+      f"With {classes} classes, labels must be from 0 to {classes - 1}, but "
+      f"labels[{first}] is {labels[first]}. Give the index of its column."
     )
   logits = jnp.where(jnp.asarray(in_range)[:, None], logits, jnp.nan)
   return logits, jnp.asarray(labels).astype(jnp.int32)
@@ -117,68 +112,52 @@ def check(
 
 def _check_logits(logits: Any) -> jax.Array:
   logits = as_array(logits)
+  shape = logits.shape
   if jnp.iscomplexobj(logits) or logits.dtype == jnp.bool_:
-    raise TypeError(f"logits are {logits.dtype}, but must be real numbers.")
-  column = logits.ndim == 1 or logits.ndim == 2 and logits.shape[1] == 1
-  if logits.ndim != 2 and not column:
+    raise TypeError(f"logits must be real numbers, but are {logits.dtype}.")
+  if len(shape) not in (1, 2) or 0 in shape:
     raise ValueError(
-      f"logits has shape {logits.shape}, but must be (examples, classes), or "
-      "(examples,) for two classes. For several seeds, use jax.vmap."
-    )
-  if logits.shape[0] == 0 or 0 in logits.shape:
-    raise ValueError(
-      f"logits has shape {logits.shape}, but must have at least one example "
-      "and two classes."
-    )
-  if not isinstance(logits, Tracer) and are_probabilities(logits):
-    rule = "is from 0 to 1" if column else "is at least 0 and sums to 1"
-    raise ValueError(
-      f"logits look like probabilities: each row {rule}. Pass "
-      "calibration.from_probabilities(probabilities); in a file, name them "
-      "probabilities. If they really are logits, pass "
-      + (
-        "np.stack([0 * logits, logits], axis=1)."
-        if column
-        else "logits - 1, which changes no prediction."
-      )
+      "logits must have at least one example and two classes, in the shape "
+      "(examples, classes), or (examples,) for two classes, but has the shape "
+      f"{shape}. For several seeds, use jax.vmap."
     )
   logits = jnp.asarray(logits)
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-  return two_columns(logits) if column else logits
+  if len(shape) == 2 and shape[1] > 1:
+    return logits
+  second = logits.reshape(-1)
+  return jnp.stack([jnp.zeros_like(second), second], axis=1)
 
 
 def check_k(k: Any, classes: int) -> None:
   if not isinstance(k, int | np.integer) or not 1 <= k <= classes:
     raise ValueError(
-      f"k is {k}, but must be a whole number from 1 to the number of classes, "
-      f"{classes}."
+      f"k must be an integer from 1 to the number of classes, {classes}, but "
+      f"is {k}."
     )
 
 
-def two_columns(logits: jax.Array) -> jax.Array:
-  """Two columns from the logit of the second class."""
-  logits = logits.reshape(-1)
-  return jnp.stack([jnp.zeros_like(logits), logits], axis=1)
-
-
 def as_array(x: Any) -> Any:
-  """A NumPy or JAX array, also from the tensor of another framework."""
+  """Returns a NumPy or JAX array, also from a tensor of another framework."""
   if isinstance(x, jax.Array | np.ndarray):
     return x
   return np.asarray(x) if hasattr(x, "__array__") else jnp.asarray(x)
 
 
-def are_probabilities(logits: Any) -> bool:
-  """Whether all rows are probabilities. The first row settles most cases."""
-  column = logits.ndim == 1 or logits.shape[1] == 1
+def look_like_probabilities(logits: Any) -> bool:
+  """Returns whether all values are in [0, 1] and rows sum to 0.8 to 1.2.
+
+  For a single column, sums don't matter.
+  """
+  several = logits.ndim > 1 and logits.shape[-1] > 1
 
   def fits(rows):
     rows = np.asarray(rows).astype(np.float32)
-    if column:
-      return bool(np.all((rows >= 0) & (rows <= 1)))
-    off = np.abs(np.sum(rows, axis=1) - 1)
-    return bool(np.all(rows >= 0) and np.all(off <= SUM_TOLERANCE))
+    sums = rows.sum(axis=-1) if several else np.ones(1)
+    inside = np.all((rows >= 0) & (rows <= 1))
+    return bool(inside and np.all(np.abs(sums - 1) <= MAX_SUM_ERROR))
 
+  # Checking the first row usually suffices.
   return fits(logits[:1]) and fits(logits)
 
 
@@ -189,26 +168,26 @@ def _check_labels(labels: Any, examples: int, classes: int) -> Any:
   if labels.dtype.kind in "OUST":
     first = labels.ravel()[0] if labels.size else ""
     raise TypeError(
-      f"labels are names such as {str(first)!r}, but must be integers. With "
+      f"labels must be integers, but are names such as {str(first)!r}. With "
       "the list of classes in the order of the columns (scikit-learn's "
       "model.classes_), use labels = [list(classes).index(y) for y in labels]."
     )
   if labels.dtype == np.bool_ and classes == 2:
     labels = labels.astype(np.int32)
-  if not jnp.issubdtype(labels.dtype, jnp.integer):
-    raise TypeError(
-      f"labels are {labels.dtype}, but must be integers. Give each example the "
-      "index of its class. If all are whole numbers, use labels.astype(int)."
-    )
   if labels.shape != (examples,):
     remedy = "Give one label for each row of logits."
     if labels.shape == (examples, 1):
       remedy = "Use labels[:, 0]."
     elif labels.shape == (examples, classes):
-      remedy = "If it is one-hot, use labels.argmax(-1)."
+      remedy = "If labels are one-hot, use labels.argmax(1)."
     raise ValueError(
-      f"labels has shape {labels.shape}, but for logits of shape "
-      f"{(examples, classes)} it must be {(examples,)}. {remedy}"
+      f"labels must have the shape {(examples,)} for logits of shape "
+      f"{(examples, classes)}, but has {labels.shape}. {remedy}"
+    )
+  if not jnp.issubdtype(labels.dtype, jnp.integer):
+    raise TypeError(
+      f"labels must be integers, but are {labels.dtype}. Give each example the "
+      "index of its class. If all are whole numbers, use labels.astype(int)."
     )
   return labels.astype(np.int32) if labels.dtype.itemsize < 4 else labels
 
@@ -218,7 +197,8 @@ def from_probabilities(probabilities: Any) -> jax.Array:
 
   Call it first if your model returns probabilities (scikit-learn's
   ``predict_proba``, a softmax, a sigmoid): every metric and recalibrator takes
-  logits. The softmax of the logits returns the probabilities.
+  logits. The softmax of the logits returns the probabilities, divided by their
+  sum: rows may be rounded to two decimals.
 
   A probability of zero becomes the smallest normal number of its dtype, 1e-38
   in float32 and 2e-308 in float64, so that no logit is infinite. An example
@@ -244,17 +224,13 @@ def from_probabilities(probabilities: Any) -> jax.Array:
     0.67
   """
   p = as_array(probabilities)
-  if not jnp.issubdtype(p.dtype, jnp.floating) or p.ndim == 0:
-    if not isinstance(p, Tracer) and p.dtype.kind in "iub" and p.ndim:
-      p = p.astype(np.float32)
-    else:
-      raise TypeError(
-        f"probabilities have dtype {p.dtype} and shape {p.shape}, but must be "
-        "real numbers in an array of at least one axis."
-      )
-  if p.size == 0:
-    raise ValueError(
-      f"probabilities has shape {p.shape}, but must have at least one example."
+  if not isinstance(p, Tracer) and p.dtype.kind in "iub":
+    p = p.astype(np.float32)
+  real = jnp.issubdtype(p.dtype, jnp.floating)
+  if not real or p.ndim == 0 or p.size == 0:
+    raise (ValueError if real else TypeError)(
+      "probabilities must be an array of real numbers with at least one "
+      f"example, but have the shape {p.shape} and the dtype {p.dtype}."
     )
   if not isinstance(p, Tracer):
     _check_probabilities(np.asarray(p))
@@ -268,36 +244,31 @@ def from_probabilities(probabilities: Any) -> jax.Array:
 
 
 def _check_probabilities(p: np.ndarray) -> None:
-  p = p.astype(np.promote_types(p.dtype, np.float32))
-  column = p.ndim == 1 or p.shape[1:] == (1,)
-  inside = (p >= -1e-6) & (p <= 1 + 1e-6)
-  if not inside.all():
-    where = tuple(map(int, np.argwhere(~inside)[0]))
-    name = f"probabilities[{', '.join(map(str, where))}]"
-    missing = np.isnan(p[where])
-    raise ValueError(
-      f"{name} is {p[where]:.6g}, but a probability must be from 0 to 1. "
-      + (
-        "Leave that example out."
-        if missing
-        else "If these are logits, pass them without from_probabilities."
+  def require(holds, rule, what, values, advice):
+    if not holds.all():
+      place = np.argwhere(~holds)[0].tolist()
+      raise ValueError(
+        f"Probabilities must {rule}, but {what}{place} is "
+        f"{values[tuple(place)]:.6g}. {advice}"
       )
+
+  p = p.astype(np.promote_types(p.dtype, np.float32))
+  inside = (p >= -1e-6) & (p <= 1 + 1e-6)
+  advice = "Leave out NaNs. If these are logits, don't call from_probabilities."
+  require(inside, "be from 0 to 1", "probabilities", p, advice)
+  if p.ndim > 1 and p.shape[1:] != (1,):
+    sums = p.sum(axis=-1, dtype=np.float64)
+    tolerance = min(0.01 * p.shape[-1], MAX_SUM_ERROR)
+    rule = f"sum to 1, or to 1 ± {tolerance:.2g} if rounded"
+    advice = (
+      "If a class has no column, add it. If the sum does not matter, divide by "
+      "it: p / p.sum(axis=-1, keepdims=True)."
     )
-  if column:
-    return
-  sums = p.sum(axis=-1, dtype=np.float64)
-  fits = np.abs(sums - 1) <= SUM_TOLERANCE
-  if not fits.all():
-    where = tuple(map(int, np.argwhere(~fits)[0]))
-    name = f"probabilities[{', '.join(map(str, where))}]"
-    raise ValueError(
-      f"{name} sums to {sums[where]:.6g}, but the probabilities of all classes "
-      "must sum to 1. If a class has no column, add it. If the sum does not "
-      "matter, divide by it: p / p.sum(axis=-1, keepdims=True)."
-    )
+    close = np.abs(sums - 1) <= tolerance
+    require(close, rule, "the sum of probabilities", sums, advice)
 
 
-# Figures of single examples, of shape (examples,).
+# Per-example quantities, of shape (examples,).
 
 
 def confidence(logits):
@@ -305,7 +276,7 @@ def confidence(logits):
 
 
 def rank(logits, labels):
-  """The rank of the label among the logits, in the order of ``top_k``."""
+  """Returns the label's rank among the logits, in the order of ``top_k``."""
   own = jnp.take_along_axis(logits, labels[:, None], axis=1)
   before = jnp.arange(logits.shape[1])[None] < labels[:, None]
   return jnp.sum((logits > own) | ((logits == own) & before), axis=1)

@@ -4,7 +4,7 @@ import math
 
 from orthograd_optax.calibration import (
   _bootstrap,
-  _recalibration,
+  _fits,
   _resampling,
 )
 from orthograd_optax.calibration._bootstrap import Estimate
@@ -59,7 +59,7 @@ def _fit(method, pair) -> Recalibrator:
   # minutes, so fit them to every second example, or every tenth.
   many = len(labels) if method != "temperature" else 0
   step = max(1, math.ceil(many / MAX_TO_FIT))
-  return _recalibration.fit(logits[::step], labels[::step], method)
+  return _fits.fit(logits[::step], labels[::step], method)
 
 
 def _nll_gain(before, after, level) -> Estimate:

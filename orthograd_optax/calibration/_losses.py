@@ -1,9 +1,10 @@
-"""Losses that calibrate during training. Optax has none of them for softmax.
+"""Losses that calibrate during training.
 
-Every function takes logits (examples, K) and integer labels (examples,). It
-returns losses (examples,) in the dtype of the logits: take their mean.
-Parameters are numbers, and may be traced. In the formulas, p is the softmax of
-the logits, y the label, and K the number of classes.
+Every function takes logits of shape (..., K) and integer labels of shape (...),
+as optax's losses do. It returns losses of shape (...) in the dtype of the
+logits: take their mean. Parameters are numbers, and may be traced. In the
+formulas, p is the softmax of the logits, y the label, and K the number of
+classes.
 """
 
 import jax
@@ -12,25 +13,28 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 import optax
 
+_cross_entropy = optax.softmax_cross_entropy_with_integer_labels
+
 
 def smoothed(
   logits: Array, labels: Array, smoothing: ArrayLike = 0.05
 ) -> Array:
-  r"""Cross-entropy with smoothed labels.
+  r"""Computes the cross-entropy with smoothed labels.
 
   .. math:: -(1 - \alpha) \log p_y - \frac{\alpha}{K} \sum_k \log p_k
 
-  The uniform part is over *all* K classes, as in PyTorch's
-  ``CrossEntropyLoss``. Some papers give :math:`\alpha' / (K - 1)` to each wrong
-  class instead: set :math:`\alpha = \alpha' K / (K - 1)` for that.
+  It equals ``optax.softmax_cross_entropy`` of ``optax.smooth_labels``, without
+  one-hot labels. The uniform part is over *all* K classes. Some papers give
+  :math:`\alpha' / (K - 1)` to each wrong class instead: set :math:`\alpha =
+  \alpha' K / (K - 1)` for that.
 
   Args:
-    logits: array of shape (examples, K).
-    labels: integer array of shape (examples,).
+    logits: array of shape (..., K).
+    labels: integer array of shape (...).
     smoothing: α, from 0 to 1. With 0, this is cross-entropy.
 
   Returns:
-    Losses of shape (examples,).
+    Losses of shape (...).
 
   Examples:
     >>> import jax.numpy as jnp
@@ -50,18 +54,18 @@ def smoothed(
 
 
 def focal(logits: Array, labels: Array, focus: ArrayLike = 3.0) -> Array:
-  r"""The focal loss.
+  r"""Computes the focal loss.
 
   .. math:: -(1 - p_y)^\gamma \log p_y
 
   Args:
-    logits: array of shape (examples, K).
-    labels: integer array of shape (examples,).
-    focus: γ, at least 0, a scalar or of shape (examples,). With 0, this is
+    logits: array of shape (..., K).
+    labels: integer array of shape (...).
+    focus: γ, at least 0, a scalar or of shape (...). With 0, this is
       cross-entropy.
 
   Returns:
-    Losses of shape (examples,).
+    Losses of shape (...).
 
   Examples:
     >>> import jax.numpy as jnp
@@ -79,7 +83,10 @@ def focal(logits: Array, labels: Array, focus: ArrayLike = 3.0) -> Array:
   """
   # Compute by logarithms. For γ < 1, the derivative of the power is infinite at
   # 0; and in float32, 1 - p_y is 0 above p_y = 1 - 6e-8.
-  log_odds = _log_odds(logits, labels)
+  classes = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+  is_label = classes == jnp.expand_dims(labels, -1)
+  others = jax.nn.logsumexp(logits, axis=-1, where=~is_label)
+  log_odds = jnp.sum(logits, axis=-1, where=is_label) - others
   log_rest = -jax.nn.softplus(log_odds)  # log(1 - p_y)
   return jnp.exp(focus * log_rest) * jax.nn.softplus(-log_odds)
 
@@ -90,7 +97,7 @@ def mbls(
   margin: ArrayLike = 10.0,
   weight: ArrayLike = 0.1,
 ) -> Array:
-  r"""Margin-based label smoothing (MbLS): penalizes large logit gaps.
+  r"""Computes margin-based label smoothing (MbLS): penalizes logit gaps.
 
   .. math:: -\log p_y + \frac{\lambda}{K} \sum_k \max(0, \max_j l_j - l_k - m)
 
@@ -98,13 +105,13 @@ def mbls(
   and λ = 0.1. For a sum over classes, pass K λ as the weight.
 
   Args:
-    logits: array of shape (examples, K).
-    labels: integer array of shape (examples,).
+    logits: array of shape (..., K).
+    labels: integer array of shape (...).
     margin: m, at least 0.
     weight: λ, at least 0. With 0, this is cross-entropy.
 
   Returns:
-    Losses of shape (examples,).
+    Losses of shape (...).
 
   Examples:
     >>> import jax.numpy as jnp
@@ -126,20 +133,20 @@ def mbls(
 def logit_norm(
   logits: Array, labels: Array, temperature: ArrayLike = 0.04
 ) -> Array:
-  r"""LogitNorm: the cross-entropy of normalized logits.
+  r"""Computes LogitNorm: the cross-entropy of normalized logits.
 
   .. math:: -\log \mathrm{softmax}\left(l / (\tau (\|l\| + 10^{-7}))\right)_y
 
-  Scaling the logits can't lower the loss. Evaluate the model on its plain
+  Scaling the logits can't lower the loss. Evaluate the model on its unscaled
   logits, as the authors' code does.
 
   Args:
-    logits: array of shape (examples, K).
-    labels: integer array of shape (examples,).
+    logits: array of shape (..., K).
+    labels: integer array of shape (...).
     temperature: τ, above 0. The paper uses 0.04 for CIFAR-10.
 
   Returns:
-    Losses of shape (examples,).
+    Losses of shape (...).
 
   Examples:
     >>> import jax.numpy as jnp
@@ -159,14 +166,3 @@ def logit_norm(
   norms = optax.safe_norm(wide, 0.0, axis=-1, keepdims=True)
   losses = _cross_entropy(wide / (norms + 1e-7) / temperature, labels)
   return losses.astype(logits.dtype)
-
-
-def _log_odds(logits: Array, labels: Array) -> Array:
-  """log p_y - log(1 - p_y), of shape (examples,), even if p_y rounds to 1."""
-  is_label = jnp.arange(logits.shape[-1])[None] == labels[:, None]
-  others = jax.nn.logsumexp(logits, axis=-1, where=~is_label)
-  return jnp.sum(logits, axis=-1, where=is_label) - others
-
-
-def _cross_entropy(logits: Array, labels: Array) -> Array:
-  return optax.softmax_cross_entropy_with_integer_labels(logits, labels)

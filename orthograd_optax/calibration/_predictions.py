@@ -9,7 +9,7 @@ from jax.core import Tracer
 import jax.numpy as jnp
 import numpy as np
 
-from orthograd_optax.calibration import _inputs, _recalibration
+from orthograd_optax.calibration import _fits, _inputs
 
 MIN_TO_FIT = 10  # examples in each half
 
@@ -116,7 +116,7 @@ def _run(logits, labels, place, groups, fit, split_seed) -> Run:
   elif len(labels) < 2 * MIN_TO_FIT:
     pairs = None
   else:
-    halves = _recalibration.split(np.asarray(labels), seed=split_seed)
+    halves = _fits.split(np.asarray(labels), random_seed=split_seed)
     pairs = [(logits[i], labels[i]) for i in halves]
   if pairs is not None and len(pairs[0][1]) < MIN_TO_FIT:
     pairs = None

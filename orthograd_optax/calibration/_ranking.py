@@ -1,4 +1,4 @@
-"""Metrics of ranking: does confidence separate right from wrong answers?"""
+"""Measures how well confidence ranks correct above wrong predictions."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from orthograd_optax.calibration import _inputs
 
 @_inputs.checked()
 def confidence_correlation(logits: Any, labels: Any) -> jax.Array:
-  """Pearson's correlation between confidence and correctness.
+  """Computes Pearson's correlation between confidence and correctness.
 
   Args:
     logits: array of shape (examples, classes).
@@ -32,7 +32,7 @@ def confidence_correlation(logits: Any, labels: Any) -> jax.Array:
   """
   confidence = _inputs.confidence(logits)
   correct = (_inputs.rank(logits, labels) < 1).astype(logits.dtype)
-  # Exactly zero if all confidences, or all answers, are equal.
+  # Exactly zero if all confidences, or all outcomes, are equal.
   x, y = confidence - confidence[0], correct - correct[0]
   x, y = x - jnp.mean(x), y - jnp.mean(y)
   deviations = jnp.sqrt(jnp.sum(x**2)) * jnp.sqrt(jnp.sum(y**2))
@@ -41,16 +41,16 @@ def confidence_correlation(logits: Any, labels: Any) -> jax.Array:
 
 @_inputs.checked()
 def aurc(logits: Any, labels: Any) -> jax.Array:
-  r"""The area under the risk–coverage curve (AURC).
+  r"""Computes the area under the risk–coverage curve (AURC).
 
   Sort the examples by confidence, the most confident first. The AURC is the
   mean error rate of the first k, over all k:
 
   .. math:: \frac{1}{n} \sum_{k=1}^n \frac{\mathrm{errors}(k)}{k}
 
-  It measures how well confidence ranks examples, whatever its scale. Examples
-  are ranked by the log-odds of their confidence, so that even confidences that
-  round to 1 differ. Ties count as in random order.
+  It depends on the order of confidences only. Examples are ranked by the
+  log-odds of their confidence, so that even confidences that round to 1 differ.
+  Ties count as if in random order.
 
   Args:
     logits: array of shape (examples, classes).
@@ -77,7 +77,7 @@ def aurc(logits: Any, labels: Any) -> jax.Array:
 
 @_inputs.checked("coverage")
 def selective_risk(logits: Any, labels: Any, coverage: float) -> jax.Array:
-  """The error rate of the most confident examples.
+  """Computes the error rate of the most confident examples.
 
   Examples are ranked as for :func:`aurc`, which is the mean of this metric over
   all coverages.
@@ -107,7 +107,7 @@ def selective_risk(logits: Any, labels: Any, coverage: float) -> jax.Array:
   """
   if not 0 < coverage <= 1:
     raise ValueError(
-      f"coverage is {coverage}, but must be above 0 and at most 1. Give the "
+      f"coverage must be above 0 and at most 1, but is {coverage}. Give the "
       "share of examples to keep."
     )
   kept = kept_examples(coverage, logits.shape[0])
@@ -116,10 +116,10 @@ def selective_risk(logits: Any, labels: Any, coverage: float) -> jax.Array:
 
 @_inputs.checked()
 def auroc(logits: Any, labels: Any) -> jax.Array:
-  """The area under the ROC curve (AUROC) of confidence against correctness.
+  """Computes the area under the ROC curve (AUROC) of confidence.
 
-  It is the probability that a right answer has a higher confidence than a wrong
-  one. Ties count half. Examples are ranked as for :func:`aurc`.
+  It is the probability that a correct prediction has a higher confidence than a
+  wrong one. Ties count half. Examples are ranked as for :func:`aurc`.
 
   Args:
     logits: array of shape (examples, classes).
@@ -141,25 +141,25 @@ def auroc(logits: Any, labels: Any) -> jax.Array:
     Out-of-Distribution Examples <https://arxiv.org/abs/1610.02136>`_, 2017
   """
   wrong, errors, first, last = _by_doubt(logits, labels)
-  # For each right answer, count the wrong ones of lower confidence.
-  less = errors[-1] - (errors[first] + errors[last]) / 2
-  right = logits.shape[0] - errors[-1]
-  return jnp.sum(jnp.where(wrong, 0, less / errors[-1])) / right
+  # For each correct prediction, count the wrong ones of lower confidence.
+  below = errors[-1] - (errors[first] + errors[last]) / 2
+  correct = logits.shape[0] - errors[-1]
+  return jnp.sum(jnp.where(wrong, 0, below / errors[-1])) / correct
 
 
 def kept_examples(coverage: float, examples: int) -> int:
-  """The number of examples to keep, rounded up; 7 for 0.7 of 10."""
+  """Returns the number of examples to keep, rounded up; 7 for 0.7 of 10."""
   return max(math.ceil(round(coverage * examples, 6)), 1)
 
 
 def doubt(logits):
-  """log((1 − p) / p), where p is the confidence."""
+  """Returns log((1 − p) / p), where p is the confidence."""
   ascending = jnp.sort(logits, axis=1)
   return logsumexp(ascending[:, :-1] - ascending[:, -1:], axis=1)
 
 
 def _by_doubt(logits, labels):
-  """By falling confidence: is each wrong, errors so far, ends of ties."""
+  """Returns, by falling confidence: wrong, errors so far, ends of ties."""
   doubts = doubt(logits)
   order = jnp.argsort(doubts)
   doubts, wrong = doubts[order], (_inputs.rank(logits, labels) > 0)[order]
@@ -170,7 +170,7 @@ def _by_doubt(logits, labels):
 
 
 def _expected_errors(logits, labels):
-  """Expected errors among the k most confident examples, for all k."""
+  """Returns expected errors among the k most confident, for all k."""
   _, errors, first, last = _by_doubt(logits, labels)
   # Ties, from first to last, share their errors evenly.
   kept = jnp.arange(1, logits.shape[0] + 1)

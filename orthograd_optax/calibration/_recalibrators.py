@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import reprlib
 from typing import Any, ClassVar
 
 import jax
@@ -15,33 +16,63 @@ import numpy as np
 from orthograd_optax.calibration import _writing
 
 _FORMAT = "orthograd-optax recalibrator"
+_DTYPES = ("float32", "float64")
+_MAX_BYTES = 2**27
+_LIMIT = f"a file must have at most {_MAX_BYTES >> 20} MiB"
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Recalibrator(abc.ABC):
   """A function from logits to calibrated logits. :func:`fit` returns one.
 
   It is a pytree of arrays: call it inside ``jax.jit``, or pass it to a jitted
   function. :meth:`save` writes it as JSON, and :func:`load` reads it.
   :meth:`export` returns a function that needs NumPy only.
+
+  Attributes:
+    columns: number of logit columns that it was fitted to; 1 for scores, the
+      logits of the second of two classes.
   """
 
   method: ClassVar[str]
+  columns: int = dataclasses.field(kw_only=True, metadata={"static": True})
 
-  @abc.abstractmethod
   def __call__(self, logits: Any) -> jax.Array:
-    """Calibrates logits of shape (..., classes).
+    """Calibrates logits.
 
-    One column is the logit of the second of two classes; the result then has
-    two columns. For such logits of shape (examples,), pass ``logits[:, None]``:
-    one axis alone is taken for the classes of one example.
+    Args:
+      logits: array of shape (..., classes). If fitted to scores, scores of
+        shape (examples,) or (..., 1).
+
+    Returns:
+      Logits of shape (..., classes), two columns for scores: their softmax is
+      the probability of each class.
     """
+    logits = jnp.asarray(logits)
+    dtype = jnp.promote_types(logits.dtype, jnp.float32)
+    return self._calibrate(self._as_columns(logits.astype(dtype), jnp))
 
   @abc.abstractmethod
+  def _calibrate(self, z: Any) -> Any:
+    """Calibrates logits of shape (..., classes)."""
+
+  @abc.abstractmethod
+  def _check(self) -> None:
+    """Raises an error that names a rule if finite arrays break it."""
+
   def export(self) -> Callable[[np.ndarray], np.ndarray]:
     """Returns a function from logits to probabilities, as NumPy arrays.
 
-    The function computes in float64, and does not need JAX.
+    The function takes the same logits as the recalibrator, computes in float64,
+    and does not need JAX.
     """
+    exported: Any = jax.tree.map(np.asarray, self)
+
+    def recalibrate(logits):
+      z = self._as_columns(np.asarray(logits, np.float64), np)
+      return _softmax(exported._calibrate(z))
+
+    return recalibrate
 
   def save(self, path: str | os.PathLike) -> pathlib.Path:
     """Writes the recalibrator as JSON. :func:`load` reads it.
@@ -54,28 +85,64 @@ class Recalibrator(abc.ABC):
     Returns:
       The path.
     """
-    fields = dataclasses.fields(self)  # pyright: ignore[reportArgumentType]
-    values = {f.name: np.asarray(getattr(self, f.name)) for f in fields}
-    for name, value in values.items():
-      if not np.all(np.isfinite(value)):
-        raise ValueError(
-          f"{name} of this recalibrator is not finite, so it can't be saved. "
-          "Fit it to finite logits."
-        )
+    values = self._checked_arrays()
     content = {
       "format": _FORMAT,
       "method": self.method,
       "dtype": str(next(iter(values.values())).dtype),
+      "columns": self.columns,
       # repr of a float64 has all digits, so load() returns the same numbers.
       **{k: v.astype(np.float64).tolist() for k, v in values.items()},
     }
-    return _writing.write_text(path, json.dumps(content) + "\n")
+    text = json.dumps(content) + "\n"
+    _require(len(text) <= _MAX_BYTES, _LIMIT)
+    return _writing.write_text(path, text)
+
+  def __repr__(self) -> str:
+    fields = {
+      name: f"{x.dtype}{list(x.shape)}" if np.ndim(x) else str(x)
+      for name, x in self._arrays().items()
+    } | {"columns": self.columns}
+    shown = ", ".join(f"{name}={x}" for name, x in fields.items())
+    return f"{type(self).__name__}({shown})"
+
+  @property
+  def _classes(self) -> int:
+    return max(self.columns, 2)
+
+  def _arrays(self) -> dict[str, Any]:
+    names = [f.name for f in dataclasses.fields(self)]
+    return {name: getattr(self, name) for name in names if name != "columns"}
+
+  def _checked_arrays(self) -> dict[str, np.ndarray]:
+    arrays = {name: np.asarray(x) for name, x in self._arrays().items()}
+    for name, x in arrays.items():
+      _require(np.isfinite(x).all(), f"{name} must be finite", x.tolist())
+    self._check()
+    return arrays
+
+  def _as_columns(self, z: Any, numpy: Any) -> Any:
+    """Returns logits of shape (..., classes)."""
+    shape, scores = z.shape, self.columns == 1
+    if scores and z.ndim < 2:
+      z = z[..., None]
+    one_column = z.shape[-1:] == (1,) and (scores or z.ndim > 1)
+    if one_column and self._classes == 2:
+      z = numpy.concatenate([numpy.zeros_like(z), z], axis=-1)
+    if z.shape[-1:] != (self._classes,):
+      shapes = {1: "(n,) or (n, 1)", 2: "(..., 2) or (n, 1)"}
+      expected = shapes.get(self.columns, f"(..., {self.columns})")
+      raise ValueError(
+        f"logits must have the shape {expected}, because the recalibrator was "
+        f"fitted to {self._classes} classes, but has {shape}."
+      )
+    return z
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Temperature(Recalibrator):
-  """Calibrates as ``logits / temperature``, for any number of classes.
+  """Calibrates as ``logits / temperature``.
 
   Attributes:
     temperature: a positive number. Above 1, it lowers confidence.
@@ -84,57 +151,61 @@ class Temperature(Recalibrator):
   method: ClassVar[str] = "temperature"
   temperature: jax.Array
 
-  def __call__(self, logits: Any) -> jax.Array:
-    logits = _columns(logits)
-    return logits / jnp.asarray(self.temperature, logits.dtype)
+  def _calibrate(self, z: Any) -> Any:
+    numpy = np if isinstance(z, np.ndarray) else jnp
+    return z / numpy.asarray(self.temperature, z.dtype)
 
-  def export(self) -> Callable[[np.ndarray], np.ndarray]:
-    temperature = float(self.temperature)
-    return lambda logits: _softmax(_columns64(logits) / temperature)
+  def _check(self) -> None:
+    value = np.asarray(self.temperature)
+    positive = value.shape == () and value > 0
+    _require(positive, "temperature must be a positive number", value.tolist())
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class VectorScaling(Recalibrator):
   """Calibrates as ``scale * logits + bias``.
 
   Attributes:
     scale: array of shape (classes,).
-    bias: array of shape (classes,), of mean zero.
+    bias: array of shape (classes,), with mean zero.
   """
 
   method: ClassVar[str] = "vector"
   scale: jax.Array
   bias: jax.Array
 
-  def __call__(self, logits: Any) -> jax.Array:
-    logits = _check_classes(logits, self.scale.shape[-1])
-    shape = (1,) * (logits.ndim - 1) + self.scale.shape
-    return logits * self.scale.reshape(shape) + self.bias.reshape(shape)
+  def _calibrate(self, z: Any) -> Any:
+    shape = (1,) * (z.ndim - 1) + self.scale.shape
+    return z * self.scale.reshape(shape) + self.bias.reshape(shape)
 
-  def export(self) -> Callable[[np.ndarray], np.ndarray]:
-    scale, bias = (np.asarray(x, np.float64) for x in (self.scale, self.bias))
-    return lambda logits: _softmax(_columns64(logits) * scale + bias)
+  def _check(self) -> None:
+    for name, x in self._arrays().items():
+      shape = (self._classes,)
+      _require(
+        x.shape == shape, f"the shape of {name} must be {shape}", x.shape
+      )
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Platt(VectorScaling):
   """Calibrates as ``scale * logits + bias``, with the same scale for all.
 
   This is a temperature with a bias for each class. With two classes, it is
-  Platt's sigmoid(a z + b), where z is the difference of the logits.
+  Platt's sigmoid(a z + b), where z is the difference between the logits.
 
   Attributes:
-    scale: array of shape (classes,); each entry is 1 / temperature.
-    bias: array of shape (classes,), of mean zero.
+    scale: array of shape (classes,); each entry is 1 / temperature, or 0 for a
+      class whose logits hardly vary.
+    bias: array of shape (classes,), with mean zero.
   """
 
   method: ClassVar[str] = "platt"
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Isotonic(Recalibrator):
   """Calibrates by a non-decreasing function of each class's probability.
 
@@ -148,28 +219,28 @@ class Isotonic(Recalibrator):
   probability: jax.Array
   calibrated: jax.Array
 
-  def __call__(self, logits: Any) -> jax.Array:
-    """Returns calibrated log-probabilities of shape (..., classes)."""
-    classes = self.probability.shape[0]
-    logits = _check_classes(logits, classes)
-    columns = jax.nn.softmax(logits).reshape(-1, classes)
+  def _calibrate(self, z: Any) -> Any:
+    if isinstance(z, np.ndarray):
+      # Round to the dtype of the knots, so that equal numbers stay equal.
+      p = np.moveaxis(_softmax(z).astype(self.probability.dtype), -1, 0)
+      rows = zip(p, self.probability, self.calibrated, strict=True)
+      return np.log(np.stack([np.interp(*row) for row in rows], axis=-1))
+    columns = jax.nn.softmax(z).reshape(-1, z.shape[-1])
     interpolate = jax.vmap(jnp.interp, in_axes=(1, 0, 0), out_axes=1)
     values = interpolate(columns, self.probability, self.calibrated)
-    log_values = jnp.log(values).reshape(logits.shape)
-    return jax.nn.log_softmax(log_values)
+    return jax.nn.log_softmax(jnp.log(values).reshape(z.shape))
 
-  def export(self) -> Callable[[np.ndarray], np.ndarray]:
-    x, y = (np.asarray(a) for a in (self.probability, self.calibrated))
-
-    def recalibrate(logits):
-      # Round to the dtype of the knots, so that equal numbers stay equal.
-      p = _softmax(_columns64(logits)).astype(x.dtype)
-      p = np.moveaxis(p, -1, 0)
-      values = [np.interp(*row) for row in zip(p, x, y, strict=True)]
-      values = np.stack(values, axis=-1)
-      return values / values.sum(axis=-1, keepdims=True)
-
-    return recalibrate
+  def _check(self) -> None:
+    x, y = np.asarray(self.probability), np.asarray(self.calibrated)
+    fits = x.ndim == 2 and x.size > 0 and len(x) == self._classes
+    rule = f"the shape of both arrays must be ({self._classes}, knots)"
+    _require(fits and x.shape == y.shape, rule, (x.shape, y.shape))
+    for name, rows in (("probability", x), ("calibrated", y)):
+      inside = np.all((rows >= 0) & (rows <= 1))
+      _require(inside, f"{name} must be from 0 to 1")
+      ascending = np.all(np.diff(rows, axis=1) >= 0)
+      _require(ascending, f"{name} must ascend in each row")
+    _require(np.all(y > 0), "calibrated must be above 0")
 
 
 def load(path: str | os.PathLike) -> Recalibrator:
@@ -179,7 +250,11 @@ def load(path: str | os.PathLike) -> Recalibrator:
     path: path of the file.
 
   Returns:
-    The recalibrator. Its results equal those of the saved one, bit for bit.
+    The recalibrator. Its results equal the saved one's, bit for bit.
+
+  Raises:
+    ValueError: if the file is too large, not JSON, or has invalid values. The
+      error names the file and the rule that it breaks.
 
   Examples:
     >>> import pathlib, tempfile
@@ -193,52 +268,54 @@ def load(path: str | os.PathLike) -> Recalibrator:
     >>> print(served.method, f"{served.temperature:.4f}")
     temperature 5.7708
   """
-  path = pathlib.Path(path)
-  wrong = ValueError(
-    f"{path} is not a recalibrator. Give a file that save() wrote."
-  )
+  with pathlib.Path(path).open("rb") as file:
+    text = file.read(_MAX_BYTES + 1)
   try:
-    content = json.loads(path.read_text("utf-8"))
-  except (UnicodeDecodeError, json.JSONDecodeError) as error:
-    raise wrong from error
+    return _parse(text)
+  except (ValueError, RecursionError) as error:
+    raise ValueError(
+      f"{path} is not a valid recalibrator: {error}. Pass a file that save() "
+      "wrote."
+    ) from error
+
+
+def _parse(text: bytes) -> Recalibrator:
+  _require(len(text) <= _MAX_BYTES, _LIMIT)
+  content: Any = json.loads(text)
+  known = isinstance(content, dict) and content.get("format") == _FORMAT
+  _require(known, f'it must be a JSON object with the format "{_FORMAT}"')
   kinds = {k.method: k for k in (Temperature, VectorScaling, Platt, Isotonic)}
-  if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
-    raise wrong
-  kind, dtype = kinds.get(content.pop("method", "")), content.pop("dtype", "")
-  names = {f.name for f in dataclasses.fields(kind)} if kind else set()
-  if kind is None or names != set(content) or dtype not in _DTYPES:
-    raise wrong
-  arrays = {k: jnp.asarray(np.array(v, dtype)) for k, v in content.items()}
-  return kind(**arrays)
+  method: Any = content.get("method")
+  rule = f"method must be one of {list(kinds)}"
+  _require(isinstance(method, str) and method in kinds, rule, method)
+  names = [f.name for f in dataclasses.fields(kinds[method])]
+  keys, given = sorted(["format", "method", "dtype", *names]), sorted(content)
+  _require(given == keys, f"the list of keys must be {keys}", given)
+  columns, dtype = content["columns"], content["dtype"]
+  _require(dtype in _DTYPES, f"dtype must be one of {_DTYPES}", dtype)
+  positive = type(columns) is int and columns > 0
+  _require(positive, "columns must be a positive integer", columns)
+  arrays = {}
+  for name in (x for x in names if x != "columns"):
+    try:
+      array = np.array(content[name])
+    except ValueError:  # rows of different lengths
+      array = np.array(None)
+    rule = f"{name} must be a number, or rows of equally many numbers"
+    _require(array.dtype.kind in "iuf", rule, content[name])
+    with np.errstate(over="ignore"):
+      arrays[name] = jnp.asarray(array.astype(dtype))
+  found = kinds[method](**arrays, columns=columns)
+  found._checked_arrays()
+  return found
 
 
-_DTYPES = ("float32", "float64")
-
-
-def _columns64(logits: Any) -> np.ndarray:
-  z = np.asarray(logits, np.float64)
-  return np.concatenate([0 * z, z], axis=-1) if z.shape[-1] == 1 else z
+def _require(holds: Any, rule: str, *given: Any) -> None:
+  if not holds:
+    shown = "".join(f", but is {reprlib.repr(x)}" for x in given)
+    raise ValueError(rule + shown)
 
 
 def _softmax(z: np.ndarray) -> np.ndarray:
   p = np.exp(z - z.max(axis=-1, keepdims=True))
   return p / p.sum(axis=-1, keepdims=True)
-
-
-def _columns(logits: Any) -> jax.Array:
-  logits = jnp.asarray(logits)
-  logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-  if logits.shape[-1:] != (1,):
-    return logits
-  return jnp.concatenate([jnp.zeros_like(logits), logits], axis=-1)
-
-
-def _check_classes(logits: Any, classes: int) -> jax.Array:
-  logits = _columns(logits)
-  if logits.shape[-1:] != (classes,):
-    raise ValueError(
-      f"logits has shape {logits.shape}, but this recalibrator was fitted to "
-      f"{classes} classes. The last axis must have {classes} entries, or one "
-      "for two classes."
-    )
-  return logits

@@ -18,11 +18,11 @@ import numpy as np
 from orthograd_optax.calibration import (
   _bootstrap,
   _errors,
+  _fits,
   _inputs,
   _ranking,
-  _recalibration,
+  _scores,
 )
-from orthograd_optax.calibration import _metrics as _scores
 
 MAX_UNITS = 10_000
 MAX_CELLS = 256  # cells of examples by rank, for metrics of ranking
@@ -133,7 +133,7 @@ def describe_temperature(
   """Computes the best temperature only, with draws."""
   del num_bins
   sums = _Sums(len(labels), replicates, seed)
-  value = np.asarray(_recalibration.fit_temperature(logits, labels), float)
+  value = np.asarray(_fits.fit_temperature(logits, labels), float)
   drawn = _temperatures(sums, logits, labels, float(value))
   return Described({"temperature": value}, {"temperature": drawn[1:]})
 
@@ -193,7 +193,7 @@ def _metrics(logits, labels, num_bins, brief) -> dict[str, jax.Array]:
     "nll": _scores.nll(*pair),
     "brier": _scores.brier(*pair),
     "ece": _errors.ece(*pair, num_bins),
-    "confidence": _scores.max_softmax(*pair),
+    "confidence": _scores.confidence(*pair),
     "entropy": _scores.entropy(*pair),
   }
   metrics["overconfidence"] = metrics["confidence"] - accuracy
@@ -207,7 +207,7 @@ def _metrics(logits, labels, num_bins, brief) -> dict[str, jax.Array]:
     "auroc": _ranking.auroc(*pair),
     "aurc": _ranking.aurc(*pair),
     "selective_risk": _ranking.selective_risk(*pair, COVERAGE),
-    "temperature": _recalibration.fit_temperature(*pair),
+    "temperature": _fits.fit_temperature(*pair),
   }
 
 

@@ -15,6 +15,7 @@ from scipy import integrate, optimize, special, stats
 from sklearn import datasets, metrics
 
 from orthograd_optax import calibration
+from orthograd_optax.calibration import _inputs
 
 METRICS = {
   "accuracy": calibration.accuracy,
@@ -34,7 +35,7 @@ METRICS = {
   "debiased_ece": calibration.debiased_ece,
   "smooth_ece": calibration.smooth_ece,
   "entropy": calibration.entropy,
-  "max_softmax": calibration.max_softmax,
+  "confidence": calibration.confidence,
   "max_logit": calibration.max_logit,
   "logit_variance": calibration.logit_variance,
   "confidence_correlation": calibration.confidence_correlation,
@@ -49,7 +50,7 @@ KEYS = [
   "ece",
   "brier",
   "entropy",
-  "max_softmax",
+  "confidence",
   "max_logit",
   "logit_variance",
   "confidence_correlation",
@@ -353,7 +354,7 @@ def test_entropy(data):
 def test_logits(data):
   logits, _ = data
   z = logits.astype(np.float64)
-  assert_close(calibration.max_softmax(logits), softmax64(z).max(1).mean())
+  assert_close(calibration.confidence(logits), softmax64(z).max(1).mean())
   assert_close(calibration.max_logit(logits), np.abs(z).max(axis=1).mean())
   expected = z.var(axis=1, ddof=1).mean()
   assert_close(calibration.logit_variance(logits), expected)
@@ -418,7 +419,7 @@ def test_evaluate(data):
     "ece": calibration.ece(logits, labels),
     "brier": calibration.brier(logits, labels),
     "entropy": calibration.entropy(logits),
-    "max_softmax": calibration.max_softmax(logits),
+    "confidence": calibration.confidence(logits),
     "max_logit": calibration.max_logit(logits),
     "logit_variance": calibration.logit_variance(logits),
     "confidence_correlation": stats.pearsonr(
@@ -466,11 +467,11 @@ def test_average_reliability_refuses():
   logits, labels = synthetic()
   ten = calibration.reliability(logits, labels)
   five = calibration.reliability(logits, labels, 5)
-  with pytest.raises(ValueError, match=r"\[\(5,\), \(10,\)\].*same num_bins"):
+  with pytest.raises(ValueError, match=r"same num_bins.*\[\(5,\), \(10,\)\]"):
     calibration.average_reliability([ten, five])
-  with pytest.raises(ValueError, match="The 0 reliabilities.*at least one"):
+  with pytest.raises(ValueError, match="at least one reliability.*but 0 have"):
     calibration.average_reliability([])
-  with pytest.raises(ValueError, match=r"\(10,\), but needs a leading axis"):
+  with pytest.raises(ValueError, match=r"leading axis.* \(10,\)"):
     calibration.average_reliability(ten)
 
 
@@ -610,19 +611,36 @@ def test_correlation_of_a_network_that_knows_nothing_yet(scale):
     assert np.isnan(values["confidence_correlation"])
 
 
+def test_tallies_and_reliabilities_compare_by_value():
+  logits, labels = synthetic()
+  tally = calibration.tally(logits, labels)
+  again = calibration.tally(logits, labels)
+  assert (tally == again) is True and (tally != again) is False
+  assert (tally.reliability() == again.reliability()) is True
+  for other in (
+    calibration.tally(logits[::-1], labels),
+    calibration.tally(logits, labels, 5),
+    calibration.Tally.empty(),
+    tally.reliability(),
+    None,
+  ):
+    assert (tally == other) is False
+  assert calibration.Tally.empty() + tally == tally
+
+
 def test_tallies_that_do_not_fit():
   ten, five = calibration.Tally.empty(), calibration.Tally.empty(5)
   with pytest.raises(ValueError, match="same num_bins"):
     _ = ten + five
   assert np.isnan(ten.metrics()["nll"])
   logits, labels = synthetic()
-  with pytest.raises(ValueError, match="where has shape"):
+  with pytest.raises(ValueError, match="where must be booleans"):
     calibration.tally(logits, labels, where=np.ones(3, bool))
   every = np.ones(len(labels), bool)
   calibration.tally(logits, list(labels), where=every)
-  with pytest.raises(ValueError, match=f"is {2**32 + labels[0]}, but with"):
+  with pytest.raises(ValueError, match=f"is {2**32 + labels[0]}. Give"):
     calibration.tally(logits, np.asarray(labels) + 2**32, where=every)
-  with pytest.raises(TypeError, match="labels are bool, but must be integers"):
+  with pytest.raises(TypeError, match="labels must be integers, but are bool"):
     calibration.tally(logits, every, where=every)
 
 
@@ -724,7 +742,7 @@ def test_labels_out_of_range(name, label):
   logits, labels = synthetic()
   labels = labels.copy()
   labels[5] = label
-  message = rf"labels\[5\] is {label}, .*10 classes.* 0 to 9"
+  message = rf"10 classes, .*from 0 to 9, but labels\[5\] is {label}"
   with pytest.raises(ValueError, match=message):
     METRICS[name](logits, labels)
   assert np.isnan(jax.jit(METRICS[name])(logits, labels))
@@ -761,7 +779,7 @@ def test_impossible_classes():
   labels = jnp.array([1, 1])
   without = calibration.evaluate(logits[:, :2], labels)
   values = calibration.evaluate(logits, labels)
-  for key in ("accuracy", "nll", "ece", "brier", "entropy", "max_softmax"):
+  for key in ("accuracy", "nll", "ece", "brier", "entropy", "confidence"):
     assert_close(values[key], without[key])
   assert calibration.nll(logits, jnp.array([1, 2])) == np.inf
   assert np.isnan(calibration.aurc(-logits, labels))  # as all others
@@ -782,37 +800,50 @@ def test_input_that_makes_no_sense():
   logits, labels = synthetic()
   with pytest.raises(ValueError, match=r"\(20, 100, 10\).*jax.vmap"):
     calibration.nll(logits.reshape(20, 100, 10), labels)
-  with pytest.raises(ValueError, match=r"\(1999,\).*\(2000, 10\).*\(2000,\)"):
+  with pytest.raises(ValueError, match=r"\(2000,\).*\(2000, 10\).*\(1999,\)"):
     calibration.ece(logits, labels[1:])
-  with pytest.raises(ValueError, match=r"one-hot.*argmax"):
-    calibration.nll(logits, np.eye(10, dtype=int)[labels])
+  for dtype in (int, bool, np.float32, jnp.float32):
+    for call in (calibration.nll, calibration.tally, calibration.fit):
+      one_hot = np.eye(10, dtype=dtype)[labels]
+      with pytest.raises(ValueError, match=r"one-hot, use labels.argmax\(1\)"):
+        call(logits, one_hot)
+  # The advice works.
+  expected = calibration.nll(logits, labels)
+  assert calibration.nll(logits, one_hot.argmax(1)) == expected
+  where = np.ones(len(labels), bool)
+  with pytest.raises(ValueError, match=r"one-hot, use labels.argmax\(1\)"):
+    calibration.tally(logits, one_hot, where=where)
   with pytest.raises(ValueError, match="at least one example and two classes"):
     calibration.evaluate(logits[:0], labels[:0])
   with pytest.raises(ValueError, match="two classes"):
     calibration.accuracy(logits[:, :0], labels)
   with pytest.raises(
-    TypeError, match="labels are float32, but must be integers"
+    TypeError, match="labels must be integers, but are float32"
   ):
     calibration.nll(logits, labels.astype(np.float32))
-  with pytest.raises(TypeError, match="complex64.*real numbers"):
+  with pytest.raises(TypeError, match="real numbers, but are complex64"):
     calibration.nll(logits * 1j, labels)
   with pytest.raises(TypeError, match="labels"):
     calibration.nll(logits)
   for k in (0, 11, 1.5):
-    with pytest.raises(ValueError, match=f"k is {k}.*1 to.*10"):
+    with pytest.raises(ValueError, match=f"1 to .* 10, but is {k}"):
       calibration.accuracy(logits, labels, k=k)
-  with pytest.raises(TypeError, match="num_bins is an array.*static_argnames"):
+  with pytest.raises(
+    TypeError, match="num_bins must .* an array.*static_argnames"
+  ):
     jax.jit(calibration.ece)(logits, labels, 10)
-  with pytest.raises(TypeError, match="k is an array"):
+  with pytest.raises(
+    TypeError, match="k must be a Python number, but is an array"
+  ):
     calibration.accuracy(logits, labels, k=jnp.array(3))
   for bins in (0, -1, 2.5):
-    with pytest.raises(ValueError, match=f"num_bins is {bins}"):
+    with pytest.raises(ValueError, match=f"num_bins must be .*{bins}"):
       calibration.ece(logits, labels, bins)
-    with pytest.raises(ValueError, match=f"num_bins is {bins}"):
+    with pytest.raises(ValueError, match=f"num_bins must be .*{bins}"):
       calibration.evaluate(logits, labels, bins)
-  with pytest.raises(ValueError, match='\'height\'.*"width" or "mass"'):
+  with pytest.raises(ValueError, match='"width" or "mass", but is .height.'):
     calibration.ece(logits, labels, binning="height")
-  with pytest.raises(ValueError, match="bandwidth is 2.*0.001 to 1"):
+  with pytest.raises(ValueError, match="bandwidth .*0.001 to 1.*but is 2"):
     calibration.smooth_ece(logits, labels, 2.0)
 
 
@@ -874,7 +905,7 @@ def test_classwise_ece_with_a_threshold(threshold):
   assert np.isnan(calibration.classwise_ece(0 * logits, labels, **options)) == (
     threshold > 0.1
   )
-  with pytest.raises(ValueError, match="threshold is 1.0.*below 1"):
+  with pytest.raises(ValueError, match="threshold .*below 1, but is 1.0"):
     calibration.classwise_ece(logits, labels, threshold=1.0)
 
 
@@ -895,23 +926,40 @@ def test_rms_calibration_error(data):
   assert_close(actual, utils.plugin_ce(bins, power=2))
 
 
+def ks64(logits, labels):
+  """In float64, with confidences equal if they are in ten digits."""
+  p = softmax64(logits)
+  confidence = p.max(axis=1)
+  residual = (p.argmax(axis=1) == labels) - confidence
+  _, group = np.unique(np.round(log_odds64(logits), 10), return_inverse=True)
+  gaps = np.cumsum(np.bincount(group, residual)) / len(labels)
+  return np.abs(gaps).max()
+
+
 def test_ks_calibration_error(data):
   logits, labels = data
-  # In float32, so that equal confidences are equal in both.
-  confidence = np.asarray(jax.nn.softmax(logits)).max(axis=1)
-  confidence = confidence.astype(np.float64)
-  residual = (logits.argmax(axis=1) == labels) - confidence
-  _, group = np.unique(confidence, return_inverse=True)
-  gaps = np.cumsum(np.bincount(group, residual)) / len(labels)
-  expected = np.abs(gaps).max()
   actual = calibration.ks_calibration_error(logits, labels)
-  assert_close(actual, expected, rtol=2e-6)
+  assert_close(actual, ks64(logits, labels), rtol=2e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5, 10])
+def test_ks_calibration_error_of_ties(classes):
+  """Confidences of the same logits in another order may round differently."""
+  for seed in range(20):
+    random = np.random.default_rng(seed)
+    kinds = 2 * random.normal(size=(4, classes)).astype(np.float32)
+    logits = random.permuted(kinds[random.integers(0, 4, size=60)], axis=1)
+    labels = np.where(
+      random.random(60) < 0.6, logits.argmax(axis=1), logits.argmin(axis=1)
+    )
+    actual = calibration.ks_calibration_error(logits, labels)
+    assert_close(actual, ks64(logits, labels), rtol=2e-6)
 
 
 def test_ks_calibration_error_of_equal_confidences():
   logits = jnp.tile(jnp.array([[2.0, 0.0]]), (6, 1))
   labels = jnp.array([0, 1, 0, 1, 0, 1])
-  gap = calibration.max_softmax(logits) - 0.5
+  gap = calibration.confidence(logits) - 0.5
   assert_close(calibration.ks_calibration_error(logits, labels), gap)
 
 
@@ -935,7 +983,9 @@ def test_selective_risk_of_whole_examples():
   equal = calibration.selective_risk(0 * logits, labels, 0.5)
   assert_close(equal, 0.3)
   for coverage in (0, 1.1, -1):
-    with pytest.raises(ValueError, match=f"coverage is {coverage}"):
+    with pytest.raises(
+      ValueError, match=f"coverage must be .*but is {coverage}"
+    ):
       calibration.selective_risk(logits, labels, coverage)
 
 
@@ -1005,21 +1055,58 @@ def test_nll_decomposition():
 # What people have in the place of logits and integer labels.
 
 
-def test_probabilities_are_no_logits():
-  logits, labels = synthetic()
+def test_logits_are_taken_at_face_value():
+  """Also those that look like probabilities, under jit or not."""
+  for logits in (
+    np.array([[1.0, 0.0], [0.0, 1.0]], np.float32),
+    np.array([[0.3, 0.7], [0.9, 0.1]], np.float32),
+    np.array([0.3, 0.8], np.float32),
+  ):
+    labels = np.array([0, 1])
+    both = logits if logits.ndim == 2 else np.stack([0 * logits, logits], 1)
+    expected = -special.log_softmax(both.astype(np.float64), axis=1)
+    expected = expected[np.arange(2), labels].mean()
+    for nll in (calibration.nll, jax.jit(calibration.nll)):
+      assert_close(nll(logits, labels), expected)
+    assert_close(calibration.tally(logits, labels).metrics()["nll"], expected)
+    calibration.evaluate(logits, labels)
+    calibration.fit(logits, labels)
+
+
+def test_small_batches_of_scores_never_fail():
+  random = np.random.default_rng(0)
+  for _ in range(200):
+    calibration.nll(random.normal(size=1).astype(np.float32), np.array([1]))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+def test_look_like_probabilities(classes):
+  looks = _inputs.look_like_probabilities
+  logits, _ = synthetic(classes)
   p = np.asarray(jax.nn.softmax(logits))
-  for shown in (p, p.astype(np.float64), jnp.asarray(p), p.round(3)):
-    with pytest.raises(ValueError, match=r"from_probabilities\(prob"):
-      calibration.ece(shown, labels)
-  with pytest.raises(ValueError, match="look like probabilities"):
-    calibration.evaluate(p, labels)
-  with pytest.raises(ValueError, match="look like probabilities"):
-    calibration.reliability(p, labels)
-  # As the message says, for logits that happen to look so.
-  expected = calibration.ece(p - 1, labels)
-  assert_close(jax.jit(calibration.ece)(p, labels), expected)
-  one_row = np.arange(len(p))[:, None] == 17
-  calibration.ece(p + one_row, labels)  # one row that is none will do
+  for shown in (p, jnp.asarray(p), p.round(2), p.round(3), p[None], p[:1]):
+    assert looks(shown) == (shown is not p.round(2) or classes < 100)
+  for other in (logits, p - 0.01, p * 1.3, p * 0.7, np.round(logits)):
+    assert not looks(other)
+  assert looks(np.eye(classes, dtype=int))
+  # One column has no sums.
+  assert looks(p[:, 0]) and looks(p[:, :1])
+  assert not looks(logits[:, 0]) and not looks(logits[:, :1])
+
+
+def test_from_probabilities_of_two_decimals():
+  """Rounded or cut off, as a table may have them: rows don't sum to 1."""
+  logits, labels = synthetic()
+  p = softmax64(logits)
+  for shown in (p.round(2), np.floor(100 * p) / 100):
+    assert np.abs(shown.sum(axis=1) - 1).max() > 0.015
+    own = calibration.from_probabilities(shown)
+    divided = shown / shown.sum(axis=1, keepdims=True)
+    assert_close(jax.nn.softmax(own), divided, rtol=1e-6, atol=1e-7)
+    expected = uncertainty_calibration.get_ece(divided, labels, num_bins=10)
+    assert_close(calibration.ece(own, labels), expected)
+  own = calibration.from_probabilities(np.full((1, 10), 0.097))  # 0.97
+  assert_close(jax.nn.softmax(own), np.full((1, 10), 0.1))
 
 
 def test_from_probabilities(data):
@@ -1063,8 +1150,6 @@ def test_tensors_of_other_frameworks():
   assert_close(
     calibration.nll(calibration.from_probabilities(p), labels), expected
   )
-  with pytest.raises(ValueError, match="from_probabilities"):
-    calibration.nll(p, labels)
 
 
 def test_two_classes_in_one_column():
@@ -1079,8 +1164,6 @@ def test_two_classes_in_one_column():
       own = calibration.from_probabilities(shown)
       assert_close(METRICS[name](own, labels), expected, rtol=3e-6)
   assert_close(jax.jit(calibration.nll)(z, labels), calibration.nll(z, labels))
-  with pytest.raises(ValueError, match="each row is from 0 to 1.*np.stack"):
-    calibration.nll(score, labels)
   # Of the second class's probability, by scikit-learn.
   expected = metrics.log_loss(labels, score)
   assert_close(calibration.nll(z, labels), expected)
@@ -1089,10 +1172,15 @@ def test_two_classes_in_one_column():
 @pytest.mark.parametrize(
   ("p", "message"),
   [
-    ([[0.5, 0.5], [0.9, 0.2]], r"probabilities\[1\] sums to 1.1.*keepdims"),
-    ([[0.5, 0.5], [1.2, -0.2]], r"probabilities\[1, 0\] is 1.2.*without from"),
+    ([[0.5, 0.5], [0.9, 0.2]], r"sum of probabilities\[1\] is 1.1.*keepdims"),
+    (np.full((3, 50), 0.0159), r"1 ± 0.2 .* probabilities\[0\] is 0.795"),
+    (np.full((3, 50), 0.0241), r"1 ± 0.2 .* probabilities\[0\] is 1.205"),
+    (
+      [[0.5, 0.5], [1.2, -0.2]],
+      r"probabilities\[1, 0\] is 1.2.*don't call from",
+    ),
     ([[0.5, 0.5], [np.nan, 0.5]], r"probabilities\[1, 0\] is nan.*Leave"),
-    ([0.5, 3.0], r"probabilities\[1\] is 3.*from 0 to 1"),
+    ([0.5, 3.0], r"from 0 to 1.* probabilities\[1\] is 3"),
     (np.zeros((0, 3)), "at least one example"),
   ],
 )
@@ -1190,11 +1278,11 @@ def test_ranges(drawn):
     assert -1e-6 <= values[name] <= 1 + 1e-6, name
   assert 0 <= values["brier"] <= 2 + 1e-6
   assert -1e-6 <= values["entropy"] <= np.log(4) + 1e-6
-  assert 0.25 - 1e-6 <= values["max_softmax"] <= 1
+  assert 0.25 - 1e-6 <= values["confidence"] <= 1
   rms = values["rms_calibration_error"]
   assert values["ece"] <= rms + 1e-6 <= values["mce"] + 2e-6
   assert values["debiased_ece"] <= values["ece"] + 1e-6
-  gap = abs(values["accuracy"] - values["max_softmax"])
+  gap = abs(values["accuracy"] - values["confidence"])
   assert gap <= values["ece"] + 1e-6
   assert gap <= values["ks_calibration_error"] + 1e-6
   for name in ("brier", "nll"):
@@ -1212,7 +1300,7 @@ def test_monotone_in_temperature_with_known_limits(drawn):
   temperatures = 10.0 ** np.linspace(-6, 6, 25)
   stack = (logits[None] / temperatures[:, None, None]).astype(np.float32)
   over = lambda metric: np.asarray(jax.vmap(metric, (0, None))(stack, labels))
-  entropy, confidence = over(calibration.entropy), over(calibration.max_softmax)
+  entropy, confidence = over(calibration.entropy), over(calibration.confidence)
   assert np.all(np.diff(entropy) >= -1e-5)
   assert np.all(np.diff(confidence) <= 1e-5)
   accuracy = float(calibration.accuracy(logits, labels))

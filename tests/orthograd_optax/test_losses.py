@@ -267,6 +267,39 @@ def test_pytorch(scale):
     np.testing.assert_allclose(grads, logits.grad, rtol=1e-9, atol=1e-9)
 
 
+@every_case
+@pytest.mark.parametrize("shape", [(), (2, 2), (2, 1, 2)])
+def test_any_number_of_axes(name, parameters, shape):
+  """As in optax's losses: (batch, time, K), with labels (batch, time)."""
+  loss = getattr(calibration, name, None) or getattr(losses, name)
+  logits = LOGITS.astype(np.float32)
+  expected = loss(logits, LABELS, *parameters)
+  count = int(np.prod(shape))
+  z, y = logits[:count].reshape(*shape, K), LABELS[:count].reshape(shape)
+  actual = loss(jnp.asarray(z), jnp.asarray(y), *parameters)
+  assert actual.shape == shape
+  np.testing.assert_allclose(actual.ravel(), expected[:count], rtol=1e-6)
+
+
+def test_focus_of_each_example():
+  focus = np.array([[0.0, 1.0], [2.0, 3.0]], np.float32)
+  z, y = LOGITS.astype(np.float32), LABELS
+  pairs = zip(z, y, focus.ravel(), strict=True)
+  expected = [calibration.focal(*one) for one in pairs]
+  actual = calibration.focal(z.reshape(2, 2, K), y.reshape(2, 2), focus)
+  np.testing.assert_allclose(actual.ravel(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.1, 1.0])
+def test_smoothed_is_optax_smooth_labels(alpha):
+  z = LOGITS.reshape(2, 2, K).astype(np.float32)
+  y = LABELS.reshape(2, 2)
+  targets = optax.smooth_labels(jax.nn.one_hot(y, K), alpha)
+  expected = optax.softmax_cross_entropy(z, targets)
+  actual = calibration.smoothed(z, y, alpha)
+  np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
 def test_logit_norm_of_large_float16():
   """Whose squares overflow."""
   logits = jnp.array([[300.0, 0.0, 0.0]], jnp.float16)

@@ -86,7 +86,7 @@ def test_reliability_of_one_seed():
   means = [line.get_xdata()[0] for line in bottom.lines]
   expected = [
     calibration.accuracy(logits[0], labels),
-    calibration.max_softmax(logits[0]),
+    calibration.confidence(logits[0]),
   ]
   np.testing.assert_allclose(means, expected, rtol=1e-6)
 

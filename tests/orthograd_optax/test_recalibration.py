@@ -1,6 +1,7 @@
 """Temperature, vector scaling, isotonic regression and splits."""
 
 import functools
+import json
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from sklearn.isotonic import IsotonicRegression
 import statsmodels.api as statsmodels
 
 from orthograd_optax import calibration
+from orthograd_optax.calibration import _recalibrators
 
 
 def overconfident(seed=0, images=1000, classes=10, scale=4.0, temperature=2.5):
@@ -165,7 +167,7 @@ def test_vector_scaling(scale):
   )
   labels = np.argmax(truth + random.gumbel(size=truth.shape), axis=1)
   logits = (scale * logits).astype(np.float32)
-  scaling = calibration.vector_scaling(logits, labels)
+  scaling = calibration.fit(logits, labels, "vector")
   best = vector_scaling64(logits * np.float32(1 / scale), labels)
   assert nll64(scaling(logits), labels) <= best.fun + 1e-6
   np.testing.assert_allclose(scaling.scale * scale, best.x[:4], atol=2e-3)
@@ -179,7 +181,7 @@ def test_vector_scaling(scale):
 def test_vector_scaling_of_separable_data_is_finite():
   logits, _ = overconfident()
   labels = logits.argmax(axis=1)
-  scaling = calibration.vector_scaling(logits, labels)
+  scaling = calibration.fit(logits, labels, "vector")
   assert np.all(np.isfinite(scaling.scale)) and np.all(scaling.scale > 1)
   assert calibration.nll(scaling(logits), labels) < 1e-3
 
@@ -190,10 +192,12 @@ def test_vector_scaling_under_vmap():
     *(overconfident(s, 300, 3) for s in range(3)), strict=True
   )
   stack, labels = jnp.stack(stack), jnp.stack(labels)
-  many = jax.jit(jax.vmap(calibration.vector_scaling))(stack, labels)
+  many = jax.jit(jax.vmap(functools.partial(calibration.fit, method="vector")))(
+    stack, labels
+  )
   calibrated = jax.vmap(lambda f, z: f(z))(many, stack)
   for i in range(3):
-    one = calibration.vector_scaling(stack[i], labels[i])
+    one = calibration.fit(stack[i], labels[i], "vector")
     np.testing.assert_allclose(many.scale[i], one.scale, atol=1e-3)
     np.testing.assert_allclose(calibrated[i], one(stack[i]), atol=2e-2)
 
@@ -205,7 +209,7 @@ def test_isotonic():
   logits, labels = overconfident(images=600, classes=3)
   other, _ = overconfident(1, images=200, classes=3, scale=6.0)
   logits[100:130] = logits[100]  # equal probabilities
-  calibrate = calibration.isotonic(logits, labels)
+  calibrate = calibration.fit(logits, labels, "isotonic")
   actual = np.exp(jax.jit(lambda f, z: f(z))(calibrate, other))
   columns = []
   for c in range(3):
@@ -224,35 +228,39 @@ def test_isotonic():
 def test_isotonic_helps_on_other_images():
   logits, labels = overconfident(images=8000, classes=4, temperature=4.0)
   fit, test = calibration.split(labels)
-  calibrate = calibration.isotonic(logits[fit], labels[fit])
+  calibrate = calibration.fit(logits[fit], labels[fit], "isotonic")
   before = calibration.ece(logits[test], labels[test])
   after = calibration.ece(calibrate(logits[test]), labels[test])
   assert after < 0.25 * before
   assert np.isfinite(calibration.nll(calibrate(logits[test]), labels[test]))
 
 
-@pytest.mark.parametrize("fit", ["isotonic", "vector_scaling"])
-def test_calibrators_take_what_they_were_fitted_to(fit):
+@pytest.mark.parametrize("method", ["temperature", "vector", "isotonic"])
+def test_calibrators_take_what_they_were_fitted_to(method):
   logits, labels = overconfident(classes=5)
-  calibrate = getattr(calibration, fit)(logits, labels)
+  calibrate = calibration.fit(logits, labels, method)
   half = jnp.asarray(logits, jnp.bfloat16)
   expected = calibrate(half.astype(jnp.float32))
   np.testing.assert_array_equal(calibrate(half), expected)
   stacked = calibrate(logits.reshape(2, 500, 5))
   # Steep steps magnify the rounding of a probability.
   assert np.mean(np.abs(stacked[1] - calibrate(logits[500:]))) < 1e-4
-  for shape in ((10, 4), (10, 1), ()):
-    with pytest.raises(ValueError, match="fitted to 5 classes"):
-      calibrate(np.zeros(shape))
+  one = calibrate(logits[0])  # the classes of one example
+  assert np.mean(np.abs(one - calibrate(logits)[0])) < 1e-4
+  for shape in ((10, 4), (10, 1), (1000,), (1,), ()):
+    for call in (calibrate, calibrate.export()):
+      with pytest.raises(ValueError, match=r"\(\.\.\., 5\).*to 5 classes"):
+        call(np.zeros(shape))
 
 
 def test_isotonic_refuses():
   logits, labels = overconfident()
+  fit = functools.partial(calibration.fit, method="isotonic")
   with pytest.raises(TypeError, match="on the host.*outside of jit"):
-    jax.jit(calibration.isotonic)(logits, labels)
+    jax.jit(fit)(logits, labels)
   logits[3, 0] = np.nan
   with pytest.raises(ValueError, match="NaN"):
-    calibration.isotonic(logits, labels)
+    calibration.fit(logits, labels, "isotonic")
 
 
 # Recalibrators as objects.
@@ -293,15 +301,13 @@ def assert_mostly_close(actual, expected):
   assert off.mean() < 0.002
 
 
-def test_fit_is_what_the_functions_fit():
+def test_fit_chooses_the_method():
   logits, labels = overconfident(classes=5)
   fit = functools.partial(calibration.fit, logits, labels)
   temperature = calibration.fit_temperature(logits, labels)
   assert fit("temperature").temperature == temperature
   assert fit().temperature == temperature
-  vector = calibration.vector_scaling(logits, labels)
-  np.testing.assert_array_equal(fit("vector").scale, vector.scale)
-  with pytest.raises(ValueError, match="'beta', but must be one of 'temp"):
+  with pytest.raises(ValueError, match="one of 'temperature', .*but is 'beta'"):
     fit("beta")
   with pytest.raises(TypeError, match="'methods'. Did you mean method"):
     calibration.fit(logits, labels, methods="vector")
@@ -323,9 +329,9 @@ def test_platt_is_a_logistic_regression(scale):
     [bias, recalibrate.scale[1]], fitted.params, rtol=1e-3, atol=1e-3
   )
   expected = fitted.predict()
-  p = jax.nn.softmax(recalibrate(z[:, None]))
+  p = jax.nn.softmax(recalibrate(z))
   np.testing.assert_allclose(p[:, 1], expected, atol=2e-4)
-  served = recalibrate.export()(z[:, None])
+  served = recalibrate.export()(z)
   np.testing.assert_allclose(served[:, 1], expected, atol=2e-4)
 
 
@@ -344,20 +350,79 @@ def test_platt_has_one_scale_and_beats_a_temperature():
   np.testing.assert_allclose(bias, expected - expected.mean(), atol=0.4)
 
 
-def test_one_column_is_two_classes():
+@pytest.mark.parametrize("method", METHODS)
+def test_scores_of_two_classes(method, tmp_path):
+  """Fitted to scores, it returns two columns, also for new scores."""
   logits, labels = overconfident(classes=2)
-  z = logits[:, 1:] - logits[:, :1]
-  both = np.concatenate([0 * z, z], axis=1)
-  for method in METHODS:
-    recalibrate = calibration.fit(both, labels, method)
-    expected = recalibrate(both)
-    np.testing.assert_array_equal(recalibrate(z), expected)
-    assert_mostly_close(recalibrate.export()(z), jax.nn.softmax(expected))
+  z = logits[:, 1] - logits[:, 0]
+  both = np.stack([0 * z, z], axis=1)
+  expected = calibration.fit(both, labels, method)
+  p = jax.nn.softmax(expected(both))
+  for shape in ((1000,), (1000, 1)):
+    fitted = calibration.fit(z.reshape(shape), labels, method)
+    assert fitted.columns == 1
+    loaded = calibration.load(fitted.save(tmp_path / "x.json"))
+    for recalibrate in (fitted, loaded, jax.jit(fitted)):
+      for new in (z, z[:, None], both):
+        found = jax.nn.softmax(recalibrate(new))
+        np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-6)
+        assert_mostly_close(found, p)
+    assert_mostly_close(jax.vmap(fitted)(z), expected(both))
+    for serve in (fitted.export(), loaded.export()):
+      assert_mostly_close(serve(z), p)
+      assert_mostly_close(serve(z[:2]), p[:2])  # two examples, not classes
+      assert serve(z[0]).shape == (2,)
+    with pytest.raises(ValueError, match=r"\(n,\) or \(n, 1\)"):
+      fitted(np.zeros((10, 3)))
+  # Fitted to two columns, one axis is one example.
+  assert expected.columns == 2
+  assert_mostly_close(expected(z[:, None]), expected(both))
+  assert_mostly_close(expected(both[0]), expected(both)[0])
+  for call in (expected, expected.export()):
+    with pytest.raises(ValueError, match=r"2\) or \(n, 1\).* 2 classes"):
+      call(z)
+
+
+@pytest.mark.parametrize("method", ["platt", "vector"])
+def test_constant_logits_give_the_frequencies_of_classes(method):
+  random = np.random.default_rng(0)
+  noise = random.normal(size=(400, 4))
+  for labels in (np.arange(400) % 4, np.minimum(np.arange(400) % 7, 3)):
+    frequency = np.bincount(labels) / 400
+    best = -np.sum(frequency * np.log(frequency))  # 1.386 if balanced
+    for centre in (0.1, np.pi, 12345.678, np.array([[3.0, 1.7, 0.3, -2.3]])):
+      for relative in (0, 1e-8, 1e-7, 1e-6):
+        logits = np.float32(centre * (1 + relative * noise))
+        recalibrate = calibration.fit(logits, labels, method)
+        loss = nll64(recalibrate(logits), labels)
+        assert loss == pytest.approx(best, rel=1e-6), (centre, relative)
+    # Larger deviations can be fitted, here to noise.
+    logits = np.float32(3 + 1e-4 * noise)
+    recalibrate = calibration.fit(logits, labels, method)
+    assert best - 0.03 < nll64(recalibrate(logits), labels) <= best + 1e-6
+
+
+@pytest.mark.parametrize("method", ["platt", "vector"])
+def test_a_class_that_is_masked_does_not_spoil_the_others(method):
+  logits, labels = overconfident(classes=4)
+  expected = calibration.fit(logits, labels, method)(logits)
+  masked = np.concatenate([logits, np.full((1000, 1), -1e9, np.float32)], 1)
+  found = calibration.fit(masked, labels, method)(masked)
+  loss = nll64(expected, labels)
+  assert nll64(found, labels) == pytest.approx(loss, abs=1e-5)
+  assert np.all(found[:, 4] < found[:, :4].max(axis=1) - 5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_repr_is_short(method):
+  logits, labels = overconfident(images=3000, classes=5)
+  shown = repr(calibration.fit(logits, labels, method))
+  assert len(shown) < 120 and "\n" not in shown and "columns=5" in shown
 
 
 def test_isotonic_keeps_few_knots():
   logits, labels = overconfident(images=8000, classes=3)
-  fitted = calibration.isotonic(logits, labels)
+  fitted = calibration.fit(logits, labels, "isotonic")
   assert fitted.probability.shape[1] < 400
 
 
@@ -366,45 +431,150 @@ def test_saved_numbers_are_the_same(tmp_path, temperature, seed):
   scale, bias = np.random.default_rng(seed).normal(size=(2, 4))
   scale, bias = scale.astype(np.float32), (1e-9 * bias).astype(np.float32)
   for saved in (
-    calibration.Temperature(jnp.float32(temperature)),
-    calibration.VectorScaling(jnp.asarray(scale), jnp.asarray(bias)),
+    calibration.Temperature(jnp.float32(temperature), columns=1),
+    calibration.VectorScaling(jnp.asarray(scale), jnp.asarray(bias), columns=4),
   ):
     loaded = calibration.load(saved.save(tmp_path / "x.json"))
     same = jax.tree.map(np.array_equal, saved, loaded)
     assert all(jax.tree.leaves(same))
 
 
+TEMPERATURE = {"method": "temperature", "columns": 3, "temperature": 2.5}
+VECTOR = {"method": "vector", "columns": 3, "scale": [1, 2, 3], "bias": [0] * 3}
+ISOTONIC = {
+  "method": "isotonic",
+  "columns": 1,
+  "probability": [[0.1, 0.2], [0.8, 0.9]],
+  "calibrated": [[0.2, 0.3], [0.7, 0.8]],
+}
+
+
+def recalibrator(content, **changes):
+  """The file of a recalibrator, with changes; "..." removes a key."""
+  head = {"format": "orthograd-optax recalibrator", "dtype": "float32"}
+  content = head | content | changes
+  return json.dumps({k: v for k, v in content.items() if v != "..."})
+
+
+def test_load_reads_what_the_next_test_changes(tmp_path):
+  path = tmp_path / "x.json"
+  for content in (TEMPERATURE, VECTOR, ISOTONIC, VECTOR | {"method": "platt"}):
+    path.write_text(recalibrator(content))
+    assert calibration.load(path).columns == content["columns"]
+
+
 @pytest.mark.parametrize(
-  "content",
+  ("content", "rule"),
   [
-    "",
-    "{}",
-    "[1]",
-    '{"format": "orthograd-optax recalibrator", "method": "beta"}',
-    '{"format": "orthograd-optax recalibrator", "method": "temperature", '
-    '"dtype": "float32", "scale": 1.0}',
-    '{"format": "orthograd-optax recalibrator", "method": "temperature", '
-    '"dtype": "object", "temperature": 1.0}',
-    b"\xff\xfe",
+    ("", "Expecting value"),
+    (b"\xff\xfe\xff", "decode"),
+    ("{}", "the format"),
+    ("[1]", "JSON object"),
+    ("[" * 200_000, "recursion"),
+    ('{"a":' * 200_000, "recursion"),
+    ("9" * 5000, "digits"),
+    (recalibrator(TEMPERATURE, format=[]), "the format"),
+    (recalibrator(TEMPERATURE, method="..."), "method .*but is None"),
+    (recalibrator(TEMPERATURE, method="beta"), "method .*'beta'"),
+    (recalibrator(TEMPERATURE, method=[]), "method .*but is \\[\\]"),
+    (recalibrator(TEMPERATURE, method={}), "method .*but is {}"),
+    (recalibrator(TEMPERATURE, method=None), "method .*None"),
+    (recalibrator(TEMPERATURE, scale=1.0), "list of keys"),
+    (recalibrator(TEMPERATURE, temperature="..."), "list of keys"),
+    (recalibrator(TEMPERATURE, columns="..."), "list of keys"),
+    (recalibrator(TEMPERATURE, dtype="object"), "dtype"),
+    (recalibrator(TEMPERATURE, dtype=["float32"]), "dtype"),
+    (recalibrator(TEMPERATURE, columns=0), "columns .*positive integer.* 0"),
+    (recalibrator(TEMPERATURE, columns=True), "columns .*True"),
+    (recalibrator(TEMPERATURE, columns=2.0), "columns"),
+    (recalibrator(TEMPERATURE, columns=None), "columns"),
+    *(
+      (recalibrator(TEMPERATURE, temperature=x), f"temperature must be .*{why}")
+      for x, why in (
+        (np.nan, "finite"),
+        (np.inf, "finite"),
+        (1e39, "finite"),  # in float32
+        (None, "a number"),
+        ("2.5", "a number"),
+        (True, "a number"),
+        (10**400, "a number"),
+        ({}, "a number"),
+        (0, "positive.* 0.0"),
+        (-1.5, "positive.*-1.5"),
+        (1e-50, "positive.* 0.0"),  # in float32
+        ([1, 2, 3], "a positive number"),
+        ([2.5], "a positive number"),
+        ([], "a positive number"),
+      )
+    ),
+    (
+      recalibrator(TEMPERATURE).replace("2.5", "1e999"),
+      "temperature must be finite.*inf",
+    ),
+    (
+      recalibrator(VECTOR, scale=[1, 2]),
+      r"shape of scale must be \(3,\).*\(2,\)",
+    ),
+    (recalibrator(VECTOR, scale=[[1], [2], [3]]), "shape"),
+    (recalibrator(VECTOR, columns=4), r"shape .*\(4,\)"),
+    (recalibrator(VECTOR, columns=1), r"shape .*\(2,\)"),
+    (recalibrator(VECTOR, bias=[0, 0, np.nan]), "bias must be finite"),
+    (recalibrator(VECTOR, bias=[0, [0], 0]), "rows of equally many"),
+    (recalibrator(VECTOR, bias=[0, None, 0]), "numbers"),
+    (recalibrator(ISOTONIC, calibrated=[[0.2, 0.3]]), "shape"),
+    (recalibrator(ISOTONIC, columns=3), "shape"),
+    (recalibrator(ISOTONIC, probability=[0.1, 0.2]), "shape"),
+    (
+      recalibrator(ISOTONIC, probability=[[], []], calibrated=[[], []]),
+      "shape",
+    ),
+    (recalibrator(ISOTONIC, probability=0.5), "shape"),
+    (recalibrator(ISOTONIC, calibrated=[[-5, 0.3], [0.7, 7]]), "from 0 to 1"),
+    (recalibrator(ISOTONIC, calibrated=[[0, 0], [0, 0]]), "above 0"),
+    (recalibrator(ISOTONIC, probability=[[-1, 0], [0, 1]]), "from 0 to 1"),
+    (
+      recalibrator(ISOTONIC, probability=[[0.2, 0.1], [0.8, 0.9]]),
+      "probability must ascend",
+    ),
+    (
+      recalibrator(ISOTONIC, calibrated=[[0.3, 0.2], [0.7, 0.8]]),
+      "calibrated must ascend",
+    ),
   ],
 )
-def test_load_refuses(content, tmp_path):
+def test_load_refuses(content, rule, tmp_path):
   path = tmp_path / "x.json"
   path.write_bytes(content if isinstance(content, bytes) else content.encode())
-  with pytest.raises(ValueError, match="x.json is not a recalibrator"):
+  message = f"x.json is not a valid recalibrator: .*{rule}"
+  with pytest.raises(ValueError, match=message) as raised:
+    calibration.load(path)
+  assert len(str(raised.value)) < 500
+
+
+def test_load_reads_no_more_than_a_file_may_have(tmp_path, monkeypatch):
+  path = tmp_path / "x.json"
+  path.write_text(recalibrator(TEMPERATURE) + " " * 2**20)
+  fitted = calibration.load(path)
+  monkeypatch.setattr(_recalibrators, "_MAX_BYTES", 100)
+  with pytest.raises(ValueError, match="a file must have at most"):
+    fitted.save(tmp_path / "y.json")
+  with pytest.raises(ValueError, match="x.json is not .* must have at most"):
     calibration.load(path)
 
 
-def test_save_refuses_and_leaves_what_was_there(tmp_path):
+def test_save_refuses_and_keeps_the_former_file(tmp_path):
   path = tmp_path / "x.json"
-  calibration.Temperature(jnp.float32(2)).save(path)
+  calibration.Temperature(jnp.float32(2), columns=3).save(path)
   before = path.read_bytes()
-  with pytest.raises(ValueError, match="temperature.*not finite"):
-    calibration.Temperature(jnp.float32(np.nan)).save(path)
+  for value, rule in ((np.nan, "finite"), (-1, "positive"), ([1, 2], "a pos")):
+    with pytest.raises(ValueError, match=f"temperature must be .*{rule}"):
+      calibration.Temperature(jnp.float32(value), columns=3).save(path)
   assert path.read_bytes() == before
   assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
   with pytest.raises(OSError, match="nowhere"):
-    calibration.Temperature(jnp.float32(2)).save(tmp_path / "nowhere" / "x")
+    calibration.Temperature(jnp.float32(2), columns=3).save(
+      tmp_path / "nowhere" / "x"
+    )
 
 
 # Splits.
@@ -413,7 +583,7 @@ def test_save_refuses_and_leaves_what_was_there(tmp_path):
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.95), st.integers(20, 500))
 def test_split_is_disjoint_complete_and_balanced(seed, fraction, images):
   labels = np.random.default_rng(seed).integers(0, 4, size=images)
-  fit, test = calibration.split(labels, fraction, seed=seed)
+  fit, test = calibration.split(labels, fraction, random_seed=seed)
   both = np.concatenate([fit, test])
   np.testing.assert_array_equal(np.sort(both), np.arange(images))
   assert abs(fit.size - fraction * images) <= 1
@@ -423,7 +593,7 @@ def test_split_is_disjoint_complete_and_balanced(seed, fraction, images):
 
 
 def test_split_is_the_same_everywhere():
-  fit, test = calibration.split(np.arange(12) % 3, 0.5, seed=1)
+  fit, test = calibration.split(np.arange(12) % 3, 0.5, random_seed=1)
   assert fit.tolist() == [0, 1, 2, 3, 4, 8]
   assert test.tolist() == [5, 6, 7, 9, 10, 11]
 
@@ -434,7 +604,7 @@ def test_split_in_sample_is_said_so():
   np.testing.assert_array_equal(fit, test)
   with pytest.raises(ValueError, match="in_sample=True"):
     calibration.split(labels, 1.0)
-  with pytest.raises(ValueError, match="each needs at least one"):
+  with pytest.raises(ValueError, match="must have at least one"):
     calibration.split(labels[:1], 0.5)
   with pytest.raises(ValueError, match="integers of shape"):
     calibration.split(np.zeros((3, 2)))

@@ -1,4 +1,4 @@
-"""Scores of (logits, labels), and of logits alone."""
+"""Computes scores of logits and labels, or of logits alone."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from orthograd_optax.calibration import _bins, _inputs, _ranking
 
 @_inputs.checked("k")
 def accuracy(logits: Any, labels: Any, k: int = 1) -> jax.Array:
-  """The share of examples whose label is among the ``k`` largest logits.
+  """Computes the share of labels that are among the ``k`` largest logits.
 
   Args:
     logits: array of shape (examples, classes).
@@ -35,7 +35,7 @@ def accuracy(logits: Any, labels: Any, k: int = 1) -> jax.Array:
 
 @_inputs.checked()
 def nll(logits: Any, labels: Any) -> jax.Array:
-  r"""The mean negative log-likelihood (NLL, cross-entropy), in nats.
+  r"""Computes the mean negative log-likelihood (NLL, cross-entropy) in nats.
 
   .. math:: -\frac{1}{n} \sum_i \log p_i(y_i)
 
@@ -58,11 +58,9 @@ def nll(logits: Any, labels: Any) -> jax.Array:
 
 @_inputs.checked()
 def brier(logits: Any, labels: Any) -> jax.Array:
-  r"""The Brier score: the squared distance of softmax and label.
+  r"""Computes the Brier score: the squared error of the softmax.
 
-  .. math::
-
-    \frac{1}{n} \sum_i \sum_k \left(p_i(k) - [k = y_i]\right)^2
+  .. math:: \frac{1}{n} \sum_i \sum_k \left(p_i(k) - [k = y_i]\right)^2
 
   It is a sum over classes, as Brier defined it, not a mean.
 
@@ -85,7 +83,7 @@ def brier(logits: Any, labels: Any) -> jax.Array:
 
 @_inputs.checked()
 def entropy(logits: Any, labels: Any = None) -> jax.Array:
-  """The mean entropy of the softmax, in nats.
+  """Computes the mean entropy of the softmax, in nats.
 
   Args:
     logits: array of shape (examples, classes).
@@ -104,8 +102,8 @@ def entropy(logits: Any, labels: Any = None) -> jax.Array:
 
 
 @_inputs.checked()
-def max_softmax(logits: Any, labels: Any = None) -> jax.Array:
-  """The mean confidence.
+def confidence(logits: Any, labels: Any = None) -> jax.Array:
+  """Computes the mean confidence: the largest softmax probability.
 
   Args:
     logits: array of shape (examples, classes).
@@ -118,7 +116,7 @@ def max_softmax(logits: Any, labels: Any = None) -> jax.Array:
     >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
     >>> logits = jnp.log(jnp.array([[0.25, 0.75]]))
-    >>> print(f"{calibration.max_softmax(logits):.4f}")
+    >>> print(f"{calibration.confidence(logits):.4f}")
     0.7500
   """
   return jnp.mean(_inputs.confidence(logits))
@@ -126,7 +124,7 @@ def max_softmax(logits: Any, labels: Any = None) -> jax.Array:
 
 @_inputs.checked()
 def max_logit(logits: Any, labels: Any = None) -> jax.Array:
-  """The mean, over examples, of the largest absolute logit.
+  """Computes the mean, over examples, of the largest absolute logit.
 
   Args:
     logits: array of shape (examples, classes).
@@ -148,7 +146,7 @@ def max_logit(logits: Any, labels: Any = None) -> jax.Array:
 
 @_inputs.checked()
 def logit_variance(logits: Any, labels: Any = None) -> jax.Array:
-  """The mean, over examples, of the unbiased variance of the logits.
+  """Computes the mean, over examples, of the logits' unbiased variance.
 
   Args:
     logits: array of shape (examples, classes).
@@ -171,7 +169,7 @@ def logit_variance(logits: Any, labels: Any = None) -> jax.Array:
 def evaluate(
   logits: Any, labels: Any, num_bins: int = 10
 ) -> dict[str, jax.Array]:
-  """Computes ten metrics in one call: those of the paper below.
+  """Computes the ten metrics of the paper below in one call.
 
   Args:
     logits: array of shape (examples, classes).
@@ -180,7 +178,7 @@ def evaluate(
 
   Returns:
     A dictionary of ``accuracy``, ``top5_accuracy``, ``nll``, ``ece``,
-    ``brier``, ``entropy``, ``max_softmax``, ``max_logit``, ``logit_variance``
+    ``brier``, ``entropy``, ``confidence``, ``max_logit``, ``logit_variance``
     and ``confidence_correlation``. The functions of these names describe them.
     ``top5_accuracy`` is ``accuracy`` with ``k=5``, or 1 with fewer classes.
 
@@ -199,8 +197,6 @@ def evaluate(
     Hedges, OrthoGrad Improves Neural Calibration, 2025
   """
   metrics = _bins.tally(logits, labels, num_bins).metrics()
-  # A tally computes this one less precisely. With all logits, do better.
-  metrics["confidence_correlation"] = _ranking.confidence_correlation(
-    logits, labels
-  )
-  return metrics
+  # With all logits at hand, this is more precise than the tally.
+  correlation = _ranking.confidence_correlation(logits, labels)
+  return metrics | {"confidence_correlation": correlation}

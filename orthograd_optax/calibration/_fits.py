@@ -1,5 +1,6 @@
 """Fits recalibrators: temperature, Platt and vector scaling, isotonic."""
 
+import functools
 from typing import Any, Literal
 
 import jax
@@ -27,25 +28,37 @@ _MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-8, 1e8
 def fit(
   logits: Any, labels: Any, method: Method = "temperature"
 ) -> Recalibrator:
-  """Fits a recalibrator: a function from logits to calibrated logits.
+  r"""Fits a recalibrator: a function from logits to calibrated logits.
 
-  Fit it on examples that the model was not trained on. Evaluate it on other
-  examples again: see :func:`split`. Start with a temperature. The other methods
-  are more flexible, need more examples, and can change predictions.
+  Fit it on examples that the model was not trained on, and evaluate it on other
+  examples: see :func:`split`. Start with a temperature. The other methods are
+  more flexible, need more examples, and can change predictions.
+
+  ``"temperature"`` divides the logits by one number: see
+  :func:`fit_temperature`. ``"platt"`` adds a bias for each class; with two
+  classes, this is Platt scaling. ``"vector"`` has a scale and a bias for each
+  class. For both, L-BFGS minimizes :math:`\mathrm{nll}(a \odot z + b, y)`. If
+  the logits can separate the classes, scales grow without limit, and the fit
+  stops where the loss is flat. If logits vary only by rounding, scales are 0,
+  and the biases give the frequencies of the classes.
+
+  ``"isotonic"`` is, for each class c, the isotonic regression of "the label is
+  c" on the softmax probability of c, linear between examples. Probabilities are
+  then divided by their sum. Before that, each is at least 1 / (2 · examples),
+  so that the loss on other examples is finite. It needs many examples, and runs
+  on the host: call it outside of ``jit``.
 
   Args:
-    logits: array of shape (examples, classes).
+    logits: array of shape (examples, classes). For two classes, scores of shape
+      (examples,) or (examples, 1) are enough: the logits of the second class.
     labels: integer array of shape (examples,).
-    method: ``"temperature"`` divides the logits by one number; see
-      :func:`fit_temperature`. ``"platt"`` is a temperature with a bias for
-      each class; with two classes, that is Platt scaling. ``"vector"`` has a
-      scale and a bias for each class; see :func:`vector_scaling`.
-      ``"isotonic"`` has a non-decreasing function for each class; see
-      :func:`isotonic`.
+    method: one of the names above.
 
   Returns:
-    A :class:`Recalibrator`. Call it with logits, also inside ``jax.jit``.
-    ``save`` it as JSON, or ``export`` it as a function of NumPy arrays.
+    A :class:`Recalibrator`. Call it with logits, also inside ``jax.jit``: the
+    softmax of the result has a column for each class, also for scores. ``save``
+    it as JSON, or ``export`` it as a function of NumPy arrays. Logits that are
+    not finite make its parameters NaN, and isotonic regression refuses them.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -59,50 +72,64 @@ def fit(
     >>> serve = jax.jit(lambda z: jax.nn.softmax(recalibrate(z)))
     >>> print(f"{calibration.ece(recalibrate(logits[test]), labels[test]):.2f}")
     0.02
+    >>> scores = logits[:, 1] - logits[:, 0]  # for two classes
+    >>> recalibrate = calibration.fit(scores, labels > 4, "platt")
+    >>> print(jax.nn.softmax(recalibrate(scores)).shape)
+    (10000, 2)
 
   References:
     Platt, Probabilistic Outputs for Support Vector Machines, 1999
 
+    Zadrozny and Elkan, Transforming classifier scores into accurate multiclass
+    probability estimates, 2002 (isotonic regression)
+
+    Guo et al, `On Calibration of Modern Neural Networks
+    <https://arxiv.org/abs/1706.04599>`_, 2017 (vector scaling)
+
     Alexandari et al, `Maximum Likelihood with Bias-Corrected Calibration
     <https://arxiv.org/abs/1901.06852>`_, 2020 (a temperature with intercepts)
   """
-  if method == "temperature":
-    return Temperature(fit_temperature(logits, labels))
-  fits = {"vector": vector_scaling, "isotonic": isotonic, "platt": _platt}
-  if method not in fits:
+  methods = {
+    "temperature": (Temperature, fit_temperature),
+    "platt": (Platt, functools.partial(_affine, shared=True)),
+    "vector": (VectorScaling, functools.partial(_affine, shared=False)),
+    "isotonic": (Isotonic, _isotonic),
+  }
+  if method not in methods:
     raise ValueError(
-      f"method is {method!r}, but must be one of 'temperature', "
-      f"{', '.join(map(repr, fits))}."
+      f"method must be one of {', '.join(map(repr, methods))}, but is "
+      f"{method!r}."
     )
-  return fits[method](logits, labels)
+  kind, function = methods[method]
+  parameters = jax.tree.leaves(function(logits, labels))
+  shape = _inputs.as_array(logits).shape
+  return kind(*parameters, columns=shape[1] if len(shape) > 1 else 1)
 
 
 @_inputs.checked()
 def fit_temperature(logits: Any, labels: Any) -> jax.Array:
   r"""Fits the temperature that minimizes the loss.
 
-  .. math::
-
-    T = \arg\min_{T > 0} \; \mathrm{nll}(z / T, y)
+  .. math:: T = \arg\min_{T > 0} \; \mathrm{nll}(z / T, y)
 
   Apply it as ``logits / temperature``, which changes no prediction. Evaluate it
-  on other examples than it was fitted to: see :func:`split`.
+  on held-out examples: see :func:`split`.
 
   The loss is convex in 1/T, so its derivative changes sign once. T is found by
   bisection from 1e-8 to 1e8, to the precision of the dtype: about 1e-6 in
   float32, unless the logits are almost independent of the labels. ``jax.grad``
-  sees T as a constant.
+  treats T as a constant.
 
   Args:
     logits: array of shape (examples, classes).
     labels: integer array of shape (examples,).
 
   Returns:
-    A positive number. Four cases are special. T is 1e-8 if the loss falls
-    all the way down, usually because every prediction is right. T is 1e8 if the
-    loss falls all the way up, usually because the logits carry no information
-    about the labels, or the wrong one. T is 1 if all logits of each example are
-    equal. T is NaN if the loss is not finite at any T.
+    A positive number. T is 1e-8 if the loss keeps decreasing as T → 0, usually
+    because every prediction is correct. T is 1e8 if the loss keeps decreasing
+    as T → ∞, usually because the logits are uninformative, or anti-correlated
+    with the labels. T is 1 if all logits of each example are equal. T is NaN if
+    the loss is not finite at any T.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -112,8 +139,6 @@ def fit_temperature(logits: Any, labels: Any) -> jax.Array:
     >>> temperature = calibration.fit_temperature(logits, labels)
     >>> print(f"{temperature:.2f}")
     2.52
-    >>> print(f"{calibration.ece(logits, labels):.2f}")
-    0.29
     >>> print(f"{calibration.ece(logits / temperature, labels):.2f}")
     0.01
 
@@ -129,15 +154,13 @@ def fit_temperature(logits: Any, labels: Any) -> jax.Array:
     cold, hot = interval
     middle = jnp.sqrt(cold * hot)
     # With β = 1/T, the loss is the mean of logsumexp(β lead). If its derivative
-    # by β is positive, the loss falls as T grows.
+    # with respect to β is positive, the loss falls as T grows.
     weights = jax.nn.softmax(lead / middle)
     products = jnp.where(weights == 0, 0, weights * lead)
     too_cold = jnp.mean(jnp.sum(products, axis=1)) > 0
     return jnp.where(too_cold, middle, cold), jnp.where(too_cold, hot, middle)
 
-  bounds = (
-    jnp.asarray(t, lead.dtype) for t in (_MIN_TEMPERATURE, _MAX_TEMPERATURE)
-  )
+  bounds = jnp.asarray((_MIN_TEMPERATURE, _MAX_TEMPERATURE), lead.dtype)
   steps = 6 + jnp.finfo(lead.dtype).nmant
   cold, hot = jax.lax.fori_loop(0, steps, halve, tuple(bounds))
   # If the upper bound never moved, it is the answer.
@@ -146,53 +169,20 @@ def fit_temperature(logits: Any, labels: Any) -> jax.Array:
   return jnp.where(jnp.any(own == -jnp.inf), jnp.nan, temperature)
 
 
-@_inputs.checked()
-def vector_scaling(logits: Any, labels: Any) -> VectorScaling:
-  r"""Fits a scale and a bias for each class.
-
-  .. math::
-
-    \min_{a, b} \; \mathrm{nll}(a \odot z + b, y)
-
-  The loss is convex in both; L-BFGS minimizes it. Unlike a temperature, vector
-  scaling can change predictions.
-
-  Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
-
-  Returns:
-    A :class:`VectorScaling`: call it with logits. If it can separate the
-    classes, scales grow without limit, and the fit stops where the loss is
-    flat. Logits that are not finite make it NaN.
-
-  Examples:
-    >>> import jax, jax.numpy as jnp
-    >>> from orthograd_optax import calibration
-    >>> logits = jax.random.normal(jax.random.key(0), (10_000, 3))
-    >>> labels = jax.random.categorical(jax.random.key(1), 2.0 * logits)
-    >>> scaling = calibration.vector_scaling(logits, labels)
-    >>> print(scaling.scale.round(1), abs(scaling.bias).round(1))
-    [2. 2. 2.] [0. 0. 0.]
-    >>> calibrated = scaling(logits)
-
-  References:
-    Guo et al, `On Calibration of Modern Neural Networks
-    <https://arxiv.org/abs/1706.04599>`_, 2017
-  """
-  return VectorScaling(*_affine(logits, labels, (logits.shape[1],)))
-
-
-@_inputs.checked()
-def _platt(logits: Any, labels: Any) -> Platt:
-  scale, bias = _affine(logits, labels, (1,))
-  return Platt(jnp.broadcast_to(scale, bias.shape), bias)
-
-
-def _affine(logits, labels, scales: tuple[int]) -> tuple[jax.Array, jax.Array]:
-  """Fits ``scales`` scales, and a bias for each class, by L-BFGS."""
-  size = jnp.std(logits)
-  unit = logits / jnp.where(size > 0, size, 1)
+@_inputs.checked("shared")
+def _affine(logits, labels, shared: bool) -> tuple[jax.Array, jax.Array]:
+  """Fits a shared scale, or one for each class, and biases, by L-BFGS."""
+  # Shift each class to a mean of 0, and scale all to a size of 1. Subtract the
+  # first example before the mean, so that equal logits become exactly 0.
+  mean = logits[0] + jnp.mean(logits - logits[:1], axis=0)
+  variance = jnp.mean((logits - mean[None]) ** 2, axis=0)
+  noise = 128 * jnp.finfo(logits.dtype).eps * jnp.max(jnp.abs(logits), axis=0)
+  resolved = ~(jnp.sqrt(variance) <= noise)
+  variances = jnp.sum(jnp.where(resolved, variance, 0))
+  size = jnp.sqrt(variances / jnp.maximum(jnp.sum(resolved), 1))
+  # Fit a bias only where a scale would magnify rounding errors.
+  scaled = ~(noise >= size)
+  unit = jnp.where(scaled[None], (logits - mean[None]) / size, 0)
 
   def loss(parameters):
     scale, bias = parameters
@@ -216,56 +206,26 @@ def _affine(logits, labels, scales: tuple[int]) -> tuple[jax.Array, jax.Array]:
     flat = 10 * jnp.finfo(unit.dtype).eps
     return (count == 0) | ((count < 200) & (slope > flat))
 
-  start = jnp.ones(scales, unit.dtype), jnp.zeros(logits.shape[1], unit.dtype)
+  start = jnp.ones_like(mean[:1] if shared else mean), jnp.zeros_like(mean)
   carry = start, optimizer.init(start)
   fitted: Any = jax.lax.while_loop(not_converged, step, carry)
   (scale, bias), _ = fitted
-  return scale / jnp.where(size > 0, size, 1), bias - jnp.mean(bias)
+  scale = jnp.where(scaled, scale / size, 0)
+  bias = bias - scale * mean
+  return scale, bias - jnp.mean(bias)
 
 
-def isotonic(logits: Any, labels: Any) -> Isotonic:
-  """Fits a non-decreasing function of each class's probability.
-
-  For class c, this is the isotonic regression of "the label is c" on the
-  softmax probability of c, linear between examples. The probabilities of all
-  classes are then divided by their sum. Before that, each is at least 1 / (2 ·
-  examples), so that the loss on other examples is finite.
-
-  It needs many examples, and can change predictions. Call it outside of
-  ``jit``: the fit runs on the host. The fitted recalibrator runs under ``jit``.
-
-  Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
-
-  Returns:
-    An :class:`Isotonic`: call it with logits.
-
-  Examples:
-    >>> import jax, jax.numpy as jnp
-    >>> from orthograd_optax import calibration
-    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (10_000, 3))
-    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
-    >>> calibrate = calibration.isotonic(logits[:5000], labels[:5000])
-    >>> print(f"{calibration.ece(logits[5000:], labels[5000:]):.2f}")
-    0.20
-    >>> print(f"{calibration.ece(calibrate(logits[5000:]), labels[5000:]):.2f}")
-    0.03
-
-  References:
-    Zadrozny and Elkan, Transforming classifier scores into accurate multiclass
-    probability estimates, 2002
-  """
+def _isotonic(logits, labels) -> tuple[jax.Array, jax.Array]:
   if any(isinstance(x, Tracer) for x in (logits, labels)):
     raise TypeError(
-      "logits or labels are traced, but isotonic fits on the host. Call it "
-      "outside of jit and vmap. You may call the fitted recalibrator inside."
+      "Isotonic regression runs on the host, but logits or labels are traced. "
+      "Call fit outside of jit and vmap. You may call its result inside."
     )
   logits, labels = _inputs.check(logits, labels)
   probabilities = np.asarray(jax.nn.softmax(logits))
   if np.isnan(probabilities).any():
     raise ValueError(
-      "logits has NaNs, which isotonic regression can't rank. Leave those "
+      "Isotonic regression must rank all logits, but some are NaN. Leave those "
       "examples out."
     )
   examples, classes = probabilities.shape
@@ -289,23 +249,25 @@ def isotonic(logits: Any, labels: Any) -> Isotonic:
     np.stack([pad(part) for part in parts]) for parts in zip(*fits, strict=True)
   )
   calibrated = np.maximum(calibrated, 1 / (2 * examples))
-  return Isotonic(
-    jnp.asarray(probability), jnp.asarray(calibrated, logits.dtype)
-  )
+  return jnp.asarray(probability), jnp.asarray(calibrated, logits.dtype)
 
 
 def split(
-  labels: Any, fraction: float = 0.5, *, seed: int = 0, in_sample: bool = False
+  labels: Any,
+  fraction: float = 0.5,
+  *,
+  random_seed: int = 0,
+  in_sample: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Splits examples at random: some to fit on, the others to evaluate on.
 
-  The split is stratified: each class has the same share. It is the same on
-  every platform and in every version.
+  The split is stratified by class. It is the same on every platform and in
+  every version.
 
   Args:
     labels: integer array of shape (examples,).
     fraction: the share of examples to fit on, between 0 and 1.
-    seed: seed of the split.
+    random_seed: seed of the random split.
     in_sample: whether to fit *and* evaluate on all examples, as "OrthoGrad
       Improves Neural Calibration" does. A temperature hardly overfits 10,000
       examples; other methods do, and look better than they are.
@@ -326,19 +288,19 @@ def split(
   labels = np.asarray(labels)
   if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
     raise ValueError(
-      f"labels has shape {labels.shape} and dtype {labels.dtype}, but must be "
-      "integers of shape (examples,)."
+      "labels must be integers of shape (examples,), but have the shape "
+      f"{labels.shape} and dtype {labels.dtype}."
     )
   all_examples = np.arange(labels.size)
   if in_sample:
     return all_examples, all_examples
   if not 0 < fraction < 1:
     raise ValueError(
-      f"fraction is {fraction}, but must be between 0 and 1. To fit and "
+      f"fraction must be between 0 and 1, but is {fraction}. To fit and "
       "evaluate on the same examples, pass in_sample=True."
     )
   # NumPy guarantees that the stream of RandomState never changes.
-  random = np.random.RandomState(seed)
+  random = np.random.RandomState(random_seed)
   shuffled = random.permutation(labels.size)
   by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
   # Walk through the examples by class, and take the given fraction evenly.
@@ -347,8 +309,8 @@ def split(
   fit, test = np.sort(by_class[chosen]), np.sort(by_class[~chosen])
   if fit.size == 0 or test.size == 0:
     raise ValueError(
-      f"fraction is {fraction}: of {labels.size} examples, that leaves "
-      f"{fit.size} to fit on and {test.size} to evaluate on, but each needs at "
-      "least one. Give more examples, or another fraction."
+      f"Both parts must have at least one example, but of {labels.size}, a "
+      f"fraction of {fraction} leaves {fit.size} to fit on and {test.size} to "
+      "evaluate on. Give more examples, or another fraction."
     )
   return fit, test
