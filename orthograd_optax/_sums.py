@@ -170,7 +170,8 @@ def _joint(*groups: Group) -> Sums:
   by_row = axes == (0, 1) and shape[1] >= MIN_COLUMNS
   n = min(MAX_JOINT, max(MAX_JOINT_ENTRIES // max(ws[0].size, 1), 1))
   parts = [(ws[k : k + n], gs[k : k + n]) for k in range(0, len(ws), n)]
-  sums = [x for part in parts for x in _joint_reduce(*part, axes[by_row:])]
+  first_axes = (1,) if by_row else axes
+  sums = [x for part in parts for x in _joint_reduce(*part, first_axes)]
   columns = [
     lax.expand_dims(x, (0,)) for xs in zip(*sums, strict=True) for x in xs
   ]
