@@ -3,6 +3,8 @@
 import argparse
 import importlib.util
 import json
+import logging
+import os
 import pathlib
 import sys
 from typing import Any
@@ -29,19 +31,21 @@ Examples:
 Files:
 
   logits and probabilities have shape (examples, classes). For two classes, one
-  column or a vector is enough: that of the second class. labels have shape
+  column or a vector is enough, for the second class. labels have shape
   (examples,): the index of each example's class, or its name.
 
   An .npz file may also have these keys:
 
     classes  names of the classes, in the order of the columns
     group    group of each example; the page then has a table of groups
-    seed     seed of each row; intervals are then over seeds
+    seed     training seed of each row; intervals are then over seeds
     split    "test" or another word; recalibrators are fitted on the other
-             examples, and all numbers are of "test"
+             examples, and all numbers describe "test"
 
   A .csv file has a header, and a line for each example. Its columns are label,
-  one for each class, and if you like group, seed and split:
+  one for each class, and optionally group, seed and split. Name a class's
+  column after its label, or logit_NAME or p_NAME. Columns without a prefix are
+  probabilities if all rows sum to about 1:
 
     label,cat,dog
     cat,0.9,0.1
@@ -56,18 +60,27 @@ Examples:
     python -m orthograd_optax compare old.npz new.npz --json
 
   Both files have the form that report --help describes, and the same examples
-  in the same order. Differences are paired: over seeds if both files have a key
-  seed, otherwise over examples. With fewer than five seeds, there are numbers
-  but no verdict."""
+  in the same order. Differences are new − old, and paired: over seeds if both
+  files have a key seed, otherwise over examples. With two to four seeds, there
+  are numbers but no verdict."""
 
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command, and returns its exit status."""
-  args = _parser().parse_args(arguments)
+  parser = _parser()
+  args = parser.parse_args(arguments)
+  if args.command is None:
+    parser.print_help()
+    return 0
+  if sys.stderr.isatty():
+    log = logging.getLogger("orthograd_optax")
+    log.handlers, log.level = [logging.StreamHandler()], logging.INFO
   try:
+    # Check what can go wrong before JAX is imported, which takes a second.
     output = _output(args)
-    result = _report(args) if args.command == "report" else _compare(args)
-    page = "" if output is None else result.html()
+    run = _report(args) if args.command == "report" else _compare(args)
+    result = run()
+    page = "" if output is None else _page(result)
   except (ImportError, OSError, TypeError, ValueError) as error:
     print(f"error: {error}", file=sys.stderr)
     return 2
@@ -76,15 +89,20 @@ def main(arguments: list[str] | None = None) -> int:
   else:
     print(result)
   if output is not None:
-    from orthograd_optax.calibration import _writing
+    from orthograd_optax.calibration import _saving
 
     try:
-      _writing.write_text(output, page)
+      _saving.write_text(output, page)
     except OSError as error:
       print(f"error: {error}", file=sys.stderr)
       return 2
     print(f"Wrote {output}", file=sys.stderr)
   return 0
+
+
+def _page(result: Any) -> str:
+  logging.getLogger("orthograd_optax").info("Drawing the page")
+  return result.html()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     epilog="Start with: python -m orthograd_optax report --help",
     formatter_class=layout,
   )
-  commands = parser.add_subparsers(dest="command", required=True)
+  commands = parser.add_subparsers(dest="command")
   report = commands.add_parser(
     "report",
     help="report on one model",
@@ -116,20 +134,20 @@ def _parser() -> argparse.ArgumentParser:
     epilog=_COMPARE,
     formatter_class=layout,
   )
-  compare.add_argument("first", help="predictions of one model")
-  compare.add_argument("second", help="predictions of the other model")
+  compare.add_argument("old", help="predictions of the old model")
+  compare.add_argument("new", help="predictions of the new model")
   compare.add_argument(
     "--labels", help="a .npy file, if the predictions are .npy files"
   )
   compare.add_argument(
-    "--names", nargs=2, metavar=("A", "B"), help="names of the models"
+    "--names", nargs=2, metavar=("OLD", "NEW"), help="names of the models"
   )
-  for command, page in ((report, "PREDICTIONS"), (compare, "FIRST_or_SECOND")):
+  for command, page in ((report, "PREDICTIONS"), (compare, "OLD_or_NEW")):
     command.add_argument(
       "--output",
       metavar="PAGE.html",
-      help=f"path of the page (default: {page}.html in the current folder, by "
-      "the predictions' names; with --json, no page)",
+      help=f"path of the page (default: {page}.html in the current folder, "
+      "named after the predictions file; with --json, no page)",
     )
     command.add_argument(
       "--json",
@@ -143,16 +161,16 @@ def _parser() -> argparse.ArgumentParser:
       help="number of bins of confidence (default: 10)",
     )
     command.add_argument(
-      "--replicates",
+      "--resamples",
       type=int,
       default=1000,
-      help="number of bootstrap replicates (default: 1000)",
+      help="number of bootstrap resamples (default: 1000)",
     )
   return parser
 
 
 def _output(args: argparse.Namespace) -> pathlib.Path | None:
-  """The path of the page, or None. Checks it before the work starts."""
+  """Returns the path of the page, or None, and checks that it is writable."""
   if args.output is not None:
     path = pathlib.Path(args.output)
   elif args.json:
@@ -160,16 +178,21 @@ def _output(args: argparse.Namespace) -> pathlib.Path | None:
   elif args.command == "report":
     path = pathlib.Path(f"{pathlib.Path(args.predictions).stem}.html")
   else:
-    names = (pathlib.Path(x).stem for x in (args.first, args.second))
+    names = (pathlib.Path(x).stem for x in (args.old, args.new))
     path = pathlib.Path(f"{'_or_'.join(names)}.html")
   if path.suffix.lower() not in (".html", ".htm"):
     raise ValueError(
-      f"--output is {path}, but must end in .html, because it is a page."
+      f"--output must end in .html, because it is a page, but is {path}."
     )
   if not path.parent.is_dir():
     raise ValueError(
       f"--output is {path}, but there is no folder {path.parent}. Make it "
       "first."
+    )
+  if path.is_dir() or not os.access(path.parent, os.W_OK):
+    raise ValueError(
+      f"--output must be a file in a writable folder, but {path} is not. "
+      "Choose another one with --output."
     )
   if importlib.util.find_spec("matplotlib") is None:
     raise ImportError(
@@ -179,33 +202,64 @@ def _output(args: argparse.Namespace) -> pathlib.Path | None:
   return path
 
 
-def _report(args: argparse.Namespace) -> Any:
-  from orthograd_optax import calibration
-  from orthograd_optax.calibration import _files
+def _read(path: str, labels: str | None) -> dict[str, Any]:
+  from orthograd_optax import _files
 
-  content = _files.read(args.predictions, args.labels)
+  logging.getLogger("orthograd_optax").info("Reading %s", path)
+  return _files.read(path, labels)
+
+
+def _logits(content: dict[str, Any]) -> Any:
+  from orthograd_optax.calibration import _predictions
+
+  return _predictions.to_logits(content.pop("predictions"), content.pop("kind"))
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+  for name in ("bins", "resamples"):
+    if getattr(args, name) < 1:
+      raise ValueError(
+        f"--{name} must be at least 1, but is {vars(args)[name]}."
+      )
+  return {"num_bins": args.bins, "resamples": args.resamples}
+
+
+def _report(args: argparse.Namespace) -> Any:
+  options = _options(args)
+  content = _read(args.predictions, args.labels)
   name = args.name or pathlib.Path(args.predictions).stem
-  options = {"num_bins": args.bins, "replicates": args.replicates}
-  return calibration.report(**content, name=name, **options)
+
+  def run():
+    from orthograd_optax import calibration
+
+    logits = _logits(content)
+    return calibration.report(logits, **content, name=name, **options)
+
+  return run
 
 
 def _compare(args: argparse.Namespace) -> Any:
   import numpy as np
 
-  from orthograd_optax import calibration
-  from orthograd_optax.calibration import _files
-
-  paths = args.first, args.second
-  first, second = (_files.read(path, args.labels) for path in paths)
+  options = _options(args)
+  paths = args.old, args.new
+  old, new = both = [_read(path, args.labels) for path in paths]
+  columns = [list(x["classes"] or ()) for x in both]
+  if columns[0] != columns[1]:
+    same = sorted(columns[0]) == sorted(columns[1])
+    raise ValueError(
+      f"{paths[0]} and {paths[1]} must have the same classes in the same "
+      f"order, but {'the order differs' if same else 'the classes differ'}: "
+      f"{','.join(columns[0])} and {','.join(columns[1])}. "
+      f"{'Reorder the columns of one.' if same else 'Keep what both have.'}"
+    )
   for key in ("labels", "seeds"):
     # Files without seeds compare as equal.
-    a, b = (
-      np.asarray([] if x[key] is None else x[key]) for x in (first, second)
-    )
+    a, b = (np.asarray([] if x[key] is None else x[key]) for x in both)
     if a.shape != b.shape:
       raise ValueError(
-        f"{paths[0]} and {paths[1]} have {a.size} and {b.size} {key}, but must "
-        "have the same examples in the same order."
+        f"{paths[0]} and {paths[1]} must have the same examples in the same "
+        f"order, but have {a.size} and {b.size} {key}."
       )
     if not np.array_equal(a, b):
       row = int(np.argmax(a != b))
@@ -213,23 +267,30 @@ def _compare(args: argparse.Namespace) -> Any:
         f"{key}[{row}] is {a[row]} in {paths[0]} and {b[row]} in {paths[1]}, "
         "but both must have the same examples in the same order."
       )
-  for path, content in zip(paths, (first, second), strict=True):
+  for path, content in zip(paths, both, strict=True):
     if content["fit"] is not None:
       raise ValueError(
         f"{path} has a split, but compare fits nothing. Keep the examples of "
         "test only."
       )
   names = args.names or [pathlib.Path(path).stem for path in paths]
-  return calibration.compare(
-    first["logits"],
-    second["logits"],
-    first["labels"],
-    names=(names[0], names[1]),
-    classes=first["classes"],
-    seeds=first["seeds"],
-    num_bins=args.bins,
-    replicates=args.replicates,
-  )
+  if names[0] == names[1]:
+    names = paths
+
+  def run():
+    from orthograd_optax import calibration
+
+    return calibration.compare(
+      _logits(old),
+      _logits(new),
+      old["labels"],
+      names=(names[0], names[1]),
+      classes=old["classes"],
+      seeds=old["seeds"],
+      **options,
+    )
+
+  return run
 
 
 if __name__ == "__main__":

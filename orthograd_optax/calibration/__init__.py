@@ -34,10 +34,9 @@ from ._bins import Tally as Tally
 from ._bins import average_reliability as average_reliability
 from ._bins import reliability as reliability
 from ._bins import tally as tally
-from ._bootstrap import Estimate as Estimate
 from ._bootstrap import bootstrap as bootstrap
-from ._comparison import ModelComparison as ModelComparison
-from ._comparison import compare as compare
+from ._compare import ModelComparison as ModelComparison
+from ._compare import compare as compare
 from ._decompositions import Decomposition as Decomposition
 from ._decompositions import brier_decomposition as brier_decomposition
 from ._decompositions import nll_decomposition as nll_decomposition
@@ -53,6 +52,7 @@ from ._fits import fit as fit
 from ._fits import fit_temperature as fit_temperature
 from ._fits import split as split
 from ._inputs import from_probabilities as from_probabilities
+from ._intervals import Estimate as Estimate
 from ._losses import focal as focal
 from ._losses import logit_norm as logit_norm
 from ._losses import mbls as mbls
@@ -67,10 +67,10 @@ from ._recalibrators import Recalibrator as Recalibrator
 from ._recalibrators import Temperature as Temperature
 from ._recalibrators import VectorScaling as VectorScaling
 from ._recalibrators import load as load
-from ._report import ConfidentError as ConfidentError
-from ._report import Part as Part
 from ._report import Report as Report
 from ._report import report as report
+from ._results import ConfidentError as ConfidentError
+from ._results import Part as Part
 from ._scores import accuracy as accuracy
 from ._scores import brier as brier
 from ._scores import confidence as confidence

@@ -228,10 +228,19 @@ def _isotonic(logits, labels) -> tuple[jax.Array, jax.Array]:
       "Isotonic regression must rank all logits, but some are NaN. Leave those "
       "examples out."
     )
+  knots = isotonic_knots(probabilities, np.asarray(labels))
+  probability, calibrated = map(jnp.asarray, knots)
+  return probability, calibrated
+
+
+def isotonic_knots(
+  probabilities: np.ndarray, labels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns both arrays of an :class:`Isotonic`."""
   examples, classes = probabilities.shape
   order = np.argsort(probabilities, axis=0, kind="stable")
   x = np.take_along_axis(probabilities, order, axis=0)
-  y = np.asarray(labels)[order] == np.arange(classes)
+  y = labels[order] == np.arange(classes)
   fits = []
   for column, outcomes in zip(x.T, y.T, strict=True):
     # Merge equal probabilities into one point, and add their weights.
@@ -249,7 +258,7 @@ def _isotonic(logits, labels) -> tuple[jax.Array, jax.Array]:
     np.stack([pad(part) for part in parts]) for parts in zip(*fits, strict=True)
   )
   calibrated = np.maximum(calibrated, 1 / (2 * examples))
-  return jnp.asarray(probability), jnp.asarray(calibrated, logits.dtype)
+  return probability, calibrated.astype(probability.dtype)
 
 
 def split(

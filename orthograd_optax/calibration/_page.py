@@ -3,21 +3,25 @@
 from collections.abc import Iterable, Sequence
 import html
 import importlib.resources
+import os
+import pathlib
 import re
 from typing import TYPE_CHECKING, Any
 import zlib
 
-from orthograd_optax.calibration import _words
-from orthograd_optax.calibration._bootstrap import Estimate
+from orthograd_optax.calibration import _saving, _table, _text
+from orthograd_optax.calibration._intervals import Estimate
+from orthograd_optax.calibration._results import (
+  ComparisonResults,
+  Part,
+  ReportResults,
+)
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
 
-  from orthograd_optax.calibration._comparison import ModelComparison
-  from orthograd_optax.calibration._report import Part, Report
-
 MAX_ROWS = 15  # rows of a table; the others are folded
-# Colours in figures that take on those of the page.
+# Colours in figures, and the colours of the page that replace them.
 _THEMED = {
   "#000000": "currentColor",
   "#ffffff": "var(--paper)",
@@ -27,16 +31,45 @@ _THEMED = {
 }
 
 
-def report_page(report: "Report") -> str:
-  """The page of one model. Each section answers a question."""
+class Page:
+  """A result that is saved as a page, and displayed by a notebook."""
+
+  def html(self) -> str:
+    """Returns the page as HTML. Needs matplotlib."""
+    raise NotImplementedError
+
+  def save(self, path: str | os.PathLike) -> pathlib.Path:
+    """Writes the page as one self-contained HTML file, and returns its path.
+
+    Needs matplotlib. An existing file is replaced only once the new one is
+    complete.
+    """
+    return _saving.write_text(path, self.html())
+
+  def _repr_html_(self) -> str:
+    try:
+      page = self.html()
+    except ImportError:
+      return f"<pre>{html.escape(str(self))}</pre>"
+    style = "width: 100%; height: 40rem; border: 1px solid #8888"
+    return f'<iframe srcdoc="{html.escape(page)}" style="{style}"></iframe>'
+
+
+def plots() -> Any:
+  # Not at the top: importing plots imports this package first.
   from orthograd_optax import plots
 
-  answers = _words.answers(report)
-  action, code = _words.recommendation(report)
+  return plots
+
+
+def report_page(report: ReportResults) -> str:
+  """Returns the page of one model. Each section answers a question."""
+  answers = _text.answers(report)
+  action, code = _text.recommendation(report)
   more = {
     "gap": [
       figure(
-        report.plot(),
+        plots().report_diagram(report),
         "Reliability diagram: accuracy against confidence, and below it the "
         "share of examples with that confidence.",
       ),
@@ -48,47 +81,45 @@ def report_page(report: "Report") -> str:
   kinds = (("predicted class", report.by_class), ("group", report.by_group))
   for kind, parts in kinds:
     if parts:
-      gaps = plots.gap_plot(parts, level=report.level)
-      caption = f"Confidence minus accuracy by {kind}, the worst first."
+      gaps = plots().gap_plot(parts, level=report.level)
+      caption = (
+        f"Confidence minus accuracy by {kind}. Filled: significant after "
+        "adjustment. Intervals hold for all of them together."
+      )
       more["worst"] += [
         f"<h3>By {kind}</h3>",
         figure(gaps, caption),
         long_table(lambda rows, kind=kind: part_table(kind, rows), parts),
       ]
   more["worst"].append(errors_table(report))
-  body = [next_step(action), *map(note, report.notes)]
+  body = [box(_text.answer(report)), *map(note, report.notes)]
   for key, answer in answers.items():
     body += [f"<h2>{answer.question}</h2>", paragraph(answer.text)]
     body += more.get(key, [])
-  body += ["<h2>What to do next?</h2>", next_step(action)]
+  body += ["<h2>What to do next?</h2>", box(action)]
   if code:
     body.append(f"<pre><code>{html.escape(code)}</code></pre>")
-  body += ["<h2>All numbers</h2>", metrics_table(report)]
+  body += [f"<h2>All numbers, on {_text.size(report)}</h2>"]
+  body.append(metrics_table(report))
   title = f"Can the confidence of {report.name} be trusted?"
-  return document(title, _words.size(report), body, report.level)
+  return document(title, _text.size(report), body, report.level)
 
 
-def comparison_page(comparison: "ModelComparison") -> str:
-  """The page of two models."""
-  a, b = comparison.names
+def comparison_page(comparison: ComparisonResults) -> str:
+  """Returns the page of two models."""
+  old, new = comparison.names
   body = [
-    next_step(comparison.summary()),
+    box(_text.comparison_summary(comparison)),
     comparison_table(comparison),
-    figure(comparison.plot(), f"Reliability diagrams of {a} and {b}."),
+    figure(
+      plots().reliability_diagram(comparison.reliabilities),
+      f"Reliability diagrams of {old} and {new}.",
+    ),
     *map(note, comparison.notes),
   ]
-  title = f"{a} or {b}: whose confidence can be trusted?"
-  return document(title, comparison.size(), body, comparison.level)
-
-
-def fragment(shown: Any) -> str:
-  """The page as a notebook shows it; without matplotlib, the table."""
-  try:
-    page = shown.html()
-  except ImportError:
-    return f"<pre>{html.escape(str(shown))}</pre>"
-  style = "width: 100%; height: 40rem; border: 1px solid #8888"
-  return f'<iframe srcdoc="{html.escape(page)}" style="{style}"></iframe>'
+  title = f"{old} or {new}: whose confidence can be trusted?"
+  size = _text.comparison_size(comparison)
+  return document(title, size, body, comparison.level)
 
 
 def document(title: str, size: str, body: Iterable[str], level: float) -> str:
@@ -108,10 +139,11 @@ def document(title: str, size: str, body: Iterable[str], level: float) -> str:
     f"<h1>{html.escape(title)}</h1>",
     f'<p class="size">{html.escape(size)}</p>',
     *body,
-    f"<footer>Numbers in brackets are {100 * level:g} % intervals. Accuracies "
-    "and gaps have Wilson’s interval, other numbers the bootstrap’s. With "
-    "several seeds, all have Student’s interval over seeds. Made by "
-    "orthograd-optax.</footer>",
+    f"<footer>Numbers in brackets are {100 * level:g} % intervals. Accuracies, "
+    "error rates and gaps of bins, classes and groups have Wilson’s interval, "
+    "other numbers the bootstrap’s; — where all resamples agree, so that there "
+    "is none. With several seeds, all have Student’s interval over seeds. Made "
+    "by orthograd-optax.</footer>",
     "</body>",
     "</html>",
   ]
@@ -126,8 +158,8 @@ def note(text: str) -> str:
   return f'<p class="note">Note: {html.escape(text)}</p>'
 
 
-def next_step(text: str) -> str:
-  return f'<div class="next">{paragraph(text)}</div>'
+def box(text: str) -> str:
+  return f'<div class="box">{paragraph(text)}</div>'
 
 
 def folded(summary: str, content: str) -> str:
@@ -141,10 +173,8 @@ def figure(drawn: "Figure", caption: str) -> str:
 
 
 def _svg(drawn: "Figure") -> str:
-  """The figure as SVG, in the colours of the page."""
-  from orthograd_optax import plots
-
-  text = re.sub(r"^.*?(?=<svg)", "", plots.svg(drawn), flags=re.DOTALL)
+  """Returns the figure as SVG, in the colours of the page."""
+  text = re.sub(r"^.*?(?=<svg)", "", plots().svg(drawn), flags=re.DOTALL)
   text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
   # Make ids unique: two figures on a page must not share them.
   name = f"f{zlib.crc32(text.encode()):08x}-"
@@ -162,7 +192,7 @@ def table(
   rows: Iterable[Sequence[str]],
   best: str | None = None,
 ) -> str:
-  """A table. Cells are HTML; the first column is aligned as text."""
+  """Returns a table. Cells are HTML; the first column is aligned as text."""
 
   def line(tag, cells, marked=False):
     first, *others = cells
@@ -177,48 +207,49 @@ def table(
   return f'<div class="wide"><table>{head}{lines}</table></div>'
 
 
-def cell(estimate: Estimate) -> str:
-  value, interval = _words.numbers(estimate)
+def cell(name: str, estimate: Estimate) -> str:
+  value, interval = _text.cells(name, estimate)
   return f"{value} <small>{interval}</small>" if interval else value
 
 
-def metrics_table(report: "Report") -> str:
+def metrics_table(report: ReportResults) -> str:
   rows = [
-    (html.escape(_words.LABELS[name]), cell(estimate))
+    (html.escape(_table.label(name)), cell(name, estimate))
     for name, estimate in report.metrics.items()
   ]
-  p = _words.p_value(report.p_calibrated)
-  rows.append(("p-value of “the model is calibrated”", p))
+  rows.append((_text.P_VALUE, _text.p_value(report.p_calibrated)))
   return table(["", "value"], rows)
 
 
-def methods_table(report: "Report") -> str:
+def methods_table(report: ReportResults) -> str:
   if not report.recalibrated:
     return ""
-  names = {k: html.escape(v) for k, v in _words.METHODS.items()}
+  names = {k: html.escape(v) for k, v in _text.METHODS.items()}
   columns = {"nll": "NLL", "ece": "ECE", "brier": "Brier"}
   columns["accuracy"] = "accuracy"
   rows = [
-    (names[method], *(cell(metrics[column]) for column in columns))
+    (names[method], *(cell(column, metrics[column]) for column in columns))
     for method, metrics in report.recalibrated.items()
   ]
-  best = names[report.best or "as it is"]
-  return table(["on the other examples", *columns.values()], rows, best)
+  best = names[report.best or "uncalibrated"]
+  header = f"on {report.held_out_examples:,} held-out examples"
+  return table([header, *columns.values()], rows, best)
 
 
-def part_table(kind: str, parts: Iterable["Part"]) -> str:
+def part_table(kind: str, parts: Iterable[Part]) -> str:
   rows = [
     (
       html.escape(part.name),
       f"{part.count:,.0f}",
-      cell(part.accuracy),
+      cell("accuracy", part.accuracy),
       f"{part.confidence:.4f}" if part.count else "—",
-      cell(part.gap),
+      cell("gap", part.gap),
+      *([] if kind == "bin" else [_text.p_value(part.p_value)]),
     )
     for part in parts
   ]
   header = [kind, "examples", "accuracy", "confidence", "confidence − accuracy"]
-  return table(header, rows)
+  return table(header + (["adjusted p"] if kind != "bin" else []), rows)
 
 
 def long_table(draw: Any, rows: Sequence[Any]) -> str:
@@ -228,7 +259,7 @@ def long_table(draw: Any, rows: Sequence[Any]) -> str:
   return text
 
 
-def errors_table(report: "Report") -> str:
+def errors_table(report: ReportResults) -> str:
   if not report.confident_errors:
     return paragraph("There are no errors.")
   rows = [
@@ -244,16 +275,15 @@ def errors_table(report: "Report") -> str:
   return "<h3>The most confident errors</h3>" + table(header, rows)
 
 
-def comparison_table(comparison: "ModelComparison") -> str:
+def comparison_table(comparison: ComparisonResults) -> str:
   rows = [
     (
-      html.escape(_words.LABELS[name]),
-      cell(comparison.a[name]),
-      cell(comparison.b[name]),
-      cell(comparison.difference[name]),
+      html.escape(_table.label(name)),
+      *(cell(name, side[name]) for side in (comparison.old, comparison.new)),
+      cell("", comparison.difference[name]),
       html.escape(comparison.verdicts[name]),
     )
     for name in comparison.difference
   ]
-  a, b = map(html.escape, comparison.names)
-  return table(["", a, b, "difference", "verdict"], rows)
+  header = map(html.escape, _text.comparison_header(comparison))
+  return table(list(header), rows)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from orthograd_optax.calibration import _writing
+from orthograd_optax.calibration import _saving
 
 _FORMAT = "orthograd-optax recalibrator"
 _DTYPES = ("float32", "float64")
@@ -96,7 +96,7 @@ class Recalibrator(abc.ABC):
     }
     text = json.dumps(content) + "\n"
     _require(len(text) <= _MAX_BYTES, _LIMIT)
-    return _writing.write_text(path, text)
+    return _saving.write_text(path, text)
 
   def __repr__(self) -> str:
     fields = {

@@ -1,150 +1,88 @@
 """The calibration report of one model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import logging
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from orthograd_optax.calibration import (
   _bins,
   _bootstrap,
   _inputs,
-  _judging,
+  _intervals,
+  _page,
   _predictions,
   _resampling,
-  _writing,
+  _selection,
+  _table,
+  _text,
 )
-from orthograd_optax.calibration._bootstrap import Estimate
-from orthograd_optax.calibration._recalibrators import Recalibrator
+from orthograd_optax.calibration._intervals import Estimate
+from orthograd_optax.calibration._results import (
+  SIGNIFICANT,
+  ConfidentError,
+  Part,
+  ReportResults,
+  plain,
+)
+from orthograd_optax.calibration._sample import Sample
+from orthograd_optax.stats import holm
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
 
-# In the order of the tables.
-METRICS = (
-  "accuracy",
-  "confidence",
-  "overconfidence",
-  "nll",
-  "brier",
-  "ece",
-  "ece_equal_mass",
-  "classwise_ece",
-  "rms_calibration_error",
-  "ks_calibration_error",
-  "auroc",
-  "aurc",
-  "selective_risk",
-  "entropy",
-  "temperature",
-)
 MAX_ERRORS = 10
+_log = logging.getLogger("orthograd_optax")
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-  """The examples of one bin, predicted class or group.
-
-  Attributes:
-    name: name of the class or group, or the edges of the bin.
-    count: number of examples, a mean over seeds.
-    accuracy: share of correct examples.
-    confidence: mean confidence.
-    gap: confidence − accuracy; NaN without examples. Its interval is that of
-      the accuracy, because confidences are given.
-  """
-
-  name: str
-  count: float
-  accuracy: Estimate
-  confidence: float
-  gap: Estimate
-
-
-@dataclasses.dataclass(frozen=True)
-class ConfidentError:
-  """A wrong prediction.
-
-  Attributes:
-    row: row of the example in the input.
-    label: name of its class.
-    predicted: name of the predicted class.
-    confidence: confidence of the prediction.
-  """
-
-  row: int
-  label: str
-  predicted: str
-  confidence: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Report(_writing.Page):
+class Report(ReportResults, _page.Page):
   """The result of :func:`report`. Print it, or ``save`` it as a page.
 
   Attributes:
     name: name of the model.
-    examples: number of examples, of one seed.
+    examples: number of examples of one seed.
     seeds: number of seeds. With several, intervals are over seeds.
     classes: names of the classes.
     level: confidence level of all intervals.
-    metrics: an :class:`Estimate` of each metric, by name.
+    metrics: an :class:`Estimate` of each metric, by name. The temperature is
+      NaN if no temperature helps.
     bins: a :class:`Part` for each bin of confidence.
-    band: lower and upper end of the accuracy of each bin, if the model were
-      calibrated, in a share ``level`` of samples; of shape (2, bins).
+    band: array of shape (2, bins): the range of each bin's accuracy, in a share
+      ``level`` of samples, if the model were calibrated.
     p_calibrated: p-value of "the model is calibrated", by consistency
       resampling of the ECE. With several seeds, twice the median of their
       p-values.
     ece_if_calibrated: the 95 % quantile of the ECE of a calibrated model, in
       samples of this size.
-    temperature_half: the best temperature of the examples to fit on, by default
-      one half of all.
-    recalibrated: metrics of each method, and of the model "as it is", on the
-      examples that no method was fitted to. ``nll_gain`` is the fall of the NLL
-      there. Empty if there are too few examples.
+    fit_examples: number of examples that recalibrators were fitted on.
+    held_out_examples: number of examples that they were evaluated on.
+    fitted_temperature: the best temperature of the examples to fit on, by
+      default one half of all. None if there are too few examples.
+    recalibrated: metrics of each method, and of the "uncalibrated" model, on
+      the held-out examples. ``nll_gain`` is the fall of the NLL there. Empty if
+      there are too few examples.
     recalibrators: the recalibrator of each method, fitted to the first seed.
-    by_class: a :class:`Part` for each predicted class, the worst gap first.
-    by_group: a :class:`Part` for each group, the worst gap first.
+    by_class: a :class:`Part` for each predicted class: significant gaps first,
+      by size, then the others, by p-value.
+    by_group: a :class:`Part` for each group, in the same order.
     confident_errors: the wrong predictions of highest confidence, each a
       :class:`ConfidentError`.
     best: the recommended method of recalibration, or None.
     notes: remarks for the reader.
   """
 
-  name: str
-  examples: int
-  seeds: int
-  classes: list[str]
-  level: float
-  metrics: dict[str, Estimate]
-  bins: list[Part]
-  band: np.ndarray
-  p_calibrated: float
-  ece_if_calibrated: float
-  temperature_half: Estimate | None
-  recalibrated: dict[str, dict[str, Estimate]]
-  recalibrators: dict[str, Recalibrator]
-  by_class: list[Part]
-  by_group: list[Part]
-  confident_errors: list[ConfidentError]
-  best: str | None
-  notes: list[str]
-
   def __str__(self) -> str:
-    from orthograd_optax.calibration import _words
-
-    return _words.table(self)
+    return _text.report_table(self)
 
   def to_dict(self) -> dict[str, Any]:
-    """All numbers, as Python numbers. NaN and infinities become None.
+    """Returns all numbers as Python numbers of seven significant digits.
 
-    Metrics come first, as ``{"value": ..., "low": ..., "high": ...}``.
+    Metrics come first, as ``{"value": ..., "low": ..., "high": ...}``. NaN and
+    infinities become None.
     """
-    from orthograd_optax.calibration import _words
-
-    action, code = _words.recommendation(self)
     own = ("metrics", "band", "recalibrators")
     fields = [f.name for f in dataclasses.fields(self) if f.name not in own]
     content = {name: getattr(self, name) for name in fields}
@@ -152,19 +90,16 @@ class Report(_writing.Page):
       plain(one) | {"band": band}
       for one, band in zip(self.bins, self.band.T.tolist(), strict=True)
     ]
-    content |= {"recommendation": action, "code": code}
-    return plain(self.metrics | content)
+    action, code = _text.recommendation(self)
+    content |= {"answer": _text.answer(self), "recommendation": action}
+    return plain(self.metrics | content | {"code": code})
 
   def plot(self) -> "Figure":
     """Draws the reliability diagram. Needs matplotlib."""
-    from orthograd_optax import plots
-
-    return plots.report_diagram(self)
+    return _page.plots().report_diagram(self)
 
   def html(self) -> str:
-    """The page as HTML. Needs matplotlib."""
-    from orthograd_optax.calibration import _page
-
+    """Returns the page as HTML. Needs matplotlib."""
     return _page.report_page(self)
 
 
@@ -177,34 +112,38 @@ def report(
   groups: Any = None,
   seeds: Any = None,
   fit: Any = None,
+  metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
   num_bins: int = 10,
-  replicates: int = 1000,
+  resamples: int = 1000,
   level: float = 0.95,
-  seed: int = 0,
+  random_seed: int = 0,
   name: str = "model",
 ) -> Report:
   """Can I trust my model's confidence? Computes the answer, with intervals.
 
   Args:
     logits: array of shape (examples, classes), or (seeds, examples, classes)
-      for several seeds. For two classes, the logit of the second class will do,
-      of shape (examples,) or (examples, 1). If you have probabilities, pass
-      ``from_probabilities(probabilities)``.
+      for several seeds. For two classes, the logit of the second class is
+      enough, of shape (examples,) or (examples, 1). If you have probabilities,
+      pass ``from_probabilities(probabilities)``.
     labels: the index of each example's class, of shape (examples,); or its
       name, if you give ``classes``.
     classes: names of the classes, in the order of the columns.
     groups: name of each example's group, of shape (examples,).
-    seeds: seed of each row, of shape (examples,). With several seeds, numbers
-      are means over seeds, and intervals are over seeds.
+    seeds: training seed of each row, of shape (examples,). With several seeds,
+      numbers are means over seeds, and intervals are over seeds.
     fit: booleans of shape (examples,): ``True`` for examples to fit
-      recalibrators on, such as a validation set. All numbers are then of the
-      other examples. By default, all numbers are of all examples, except that
-      recalibrators are fitted on one half and evaluated on the other.
+      recalibrators on, such as a validation set. All numbers then describe the
+      other examples. By default, recalibrators are fitted on one half of the
+      examples and evaluated on the other, and all other numbers describe all
+      examples.
+    metrics: more metrics to report, by name: functions of (logits, labels).
+      Each is called once for each resample.
     num_bins: number of bins of the ECEs and of the diagram.
-    replicates: number of bootstrap replicates, and of samples of a calibrated
+    resamples: number of bootstrap resamples, and of samples of a calibrated
       model.
     level: confidence level of all intervals.
-    seed: seed of the draws, and of the halves.
+    random_seed: seed of the resamples and of the split into halves.
     name: name of the model on the page.
 
   Returns:
@@ -224,8 +163,9 @@ def report(
     temperature
     >>> recalibrate = report.recalibrators["temperature"]  # to call with logits
   """
-  _bootstrap.check_draws(replicates, level)
+  _predictions.check_draws(resamples, level)
   _bins.check_bins(num_bins)
+  _check_metrics(metrics)
   predictions = _predictions.check(
     logits,
     labels,
@@ -233,108 +173,178 @@ def report(
     groups=groups,
     seeds=seeds,
     fit=fit,
-    split_seed=seed,
+    split_seed=random_seed,
   )
-  options: Any = {
+  options = {
     "num_bins": num_bins,
-    "replicates": replicates,
-    "seed": seed,
+    "resamples": resamples,
+    "random_seed": random_seed,
   }
-  described = [
-    _resampling.describe(
-      run.logits,
-      run.labels,
-      groups=run.groups,
-      num_groups=len(predictions.groups),
-      **options,
-    )
-    for run in predictions.runs
-  ]
-  estimates = _resampling.estimates(described, level)
-  p, limit, band = _consistency(predictions.runs, described, level, options)
-  judged, temperature, recalibrators = _judging.judge(
-    predictions.runs, level, options
+  runs = predictions.runs
+  samples = [Sample(run.logits, run.labels, **options) for run in runs]
+  _log.info("Computing metrics of %s examples", f"{samples[0].examples:,}")
+  described = [_resampling.describe(sample) for sample in samples]
+  estimates = _resampling.summary(described, level)
+  for key, metric in (metrics or {}).items():
+    _log.info("Resampling %s", key)
+    estimates[key] = _own_metric(metric, samples, level, options)
+  p, limit, band = _consistency(samples, described, level, options)
+  _log.info("Fitting recalibrators")
+  evaluated, temperature, recalibrators = _selection.evaluate(
+    predictions, level, options
   )
-  first = predictions.runs[0]
+  by_class, by_group = _classes_and_groups(samples, predictions, level)
+  size = lambda pair: 0 if pair is None else len(pair[1])
   return Report(
     name=name,
-    examples=len(first.rows),
-    seeds=len(predictions.runs),
+    examples=len(runs[0].rows),
+    seeds=len(runs),
     classes=predictions.classes,
     level=level,
-    metrics={k: Estimate.of(estimates[k]) for k in METRICS},
-    bins=_parts("bin", estimates, described, _bin_names(num_bins)),
+    metrics=estimates,
+    bins=_parts(
+      samples, [s.bin_index for s in samples], _bin_names(num_bins), level
+    ),
     band=band,
     p_calibrated=p,
     ece_if_calibrated=limit,
-    temperature_half=temperature,
-    recalibrated={k: v for k, (v, _) in judged.items()},
+    fit_examples=size(runs[0].to_fit),
+    held_out_examples=size(runs[0].held_out),
+    fitted_temperature=temperature,
+    recalibrated={k: v for k, (v, _) in evaluated.items()},
     recalibrators=recalibrators,
-    by_class=_worst(_parts("class", estimates, described, predictions.classes)),
-    by_group=_worst(_parts("group", estimates, described, predictions.groups)),
-    confident_errors=_confident_errors(predictions),
-    best=_judging.best(judged, temperature, p, level),
-    notes=_notes(predictions, estimates["accuracy"][2]),
+    by_class=by_class,
+    by_group=by_group,
+    confident_errors=_confident_errors(predictions, samples),
+    best=_selection.best(evaluated, temperature, p, level),
+    notes=_notes(predictions, samples[0], estimates["accuracy"].high),
   )
 
 
-def _consistency(runs, described, level, options):
-  """The p-value, the ECE limit and the bands, of a calibrated model."""
+def _check_metrics(metrics: Mapping[str, Any] | None) -> None:
+  fields = [field.name for field in dataclasses.fields(Report)]
+  taken = {*_table.METRICS, *fields, "answer", "recommendation", "code"}
+  for name, metric in (metrics or {}).items():
+    if not isinstance(name, str) or name in taken or not callable(metric):
+      raise ValueError(
+        "metrics must have functions of (logits, labels) by new names, but has "
+        f"{name!r}: {metric!r}. Choose a name that the report does not have."
+      )
+
+
+def _own_metric(metric, samples, level, options) -> Estimate:
+  if len(samples) > 1:
+    values = [float(metric(s.logits, s.labels)) for s in samples]
+    return Estimate.of(_intervals.seeds_interval(values, level))
+  draws = options["resamples"], options["random_seed"]
+  pair = samples[0].logits, samples[0].labels
+  value, drawn = _bootstrap.resample(metric, *pair, *draws)
+  return Estimate.of(_intervals.basic_interval(value, drawn, level))
+
+
+def _consistency(samples, described, level, options):
+  """Returns p-value, ECE limit and bands of a calibrated model."""
   p_values, limits, bands = [], [], []
-  for run, one in zip(runs, described, strict=True):
-    confidence = np.asarray(_inputs.confidence(run.logits))
-    errors, accuracies = _resampling.consistency(confidence, **options)
-    above = np.sum(errors >= one.values["ece"] - 1e-7)
+  for sample, one in zip(samples, described, strict=True):
+    errors, accuracies = _resampling.consistency(
+      sample.each["confidence"], **options
+    )
+    above = np.sum(errors >= one.values["ece"] - 1e-9)
     p_values.append((1 + above) / (1 + len(errors)))
     limits.append(np.quantile(errors, 0.95))
     ends = [(1 - level) / 2, (1 + level) / 2]
     bands.append(np.quantile(accuracies, ends, axis=0))
-  # Twice the median of dependent p-values is a valid p-value.
-  p = float(np.median(p_values)) * (1 if len(runs) == 1 else 2)
-  return min(p, 1.0), float(np.mean(limits)), np.mean(bands, axis=0)
+  return _joint_p(p_values), float(np.mean(limits)), np.mean(bands, axis=0)
 
 
-def _parts(kind, estimates, described, names) -> list[Part]:
-  if f"{kind}_gap" not in estimates:
-    return []
-  counts = np.array([one.values[f"{kind}_count"] for one in described])
-  means = np.array([one.values[f"{kind}_confidence"] for one in described])
-  count = counts.mean(axis=0)
-  total = np.nan_to_num(means) * counts
-  confidence = total.mean(axis=0) / np.where(count, count, np.nan)
-  pick = lambda key, i: Estimate.of([x[i] for x in estimates[f"{kind}_{key}"]])
+def _joint_p(p_values: Any) -> float:
+  """Combines dependent p-values: twice the median is a valid p-value."""
+  known = np.asarray(p_values)[~np.isnan(p_values)]
+  factor = 1 if len(known) == 1 else 2
+  return float(min(factor * np.median(known), 1)) if known.size else np.nan
+
+
+def _parts(samples, indices, names, level) -> list[Part]:
+  """Describes bins, classes or groups. Parts without examples are NaN."""
+  pairs = list(zip(samples, indices, strict=True))
+  count = np.array([np.bincount(i, minlength=len(names)) for _, i in pairs])
+  right, total = (
+    np.array([np.bincount(i, s.each[key], len(names)) for s, i in pairs])
+    for key in ("correct", "confidence")
+  )
+  with np.errstate(invalid="ignore"):
+    accuracies, gaps = right / count, (total - right) / count
+    confidence = total.sum(axis=0) / count.sum(axis=0)
+  if len(samples) == 1:
+    accuracy = value, low, high = _intervals.wilson_interval(
+      right[0], count[0], level
+    )
+    gap = confidence - value, confidence - high, confidence - low
+  else:
+    accuracy = _intervals.seeds_interval(accuracies, level, (0.0, 1.0))
+    gap = _intervals.seeds_interval(gaps, level)
   return [
-    Part(name, float(n), pick("accuracy", i), float(c), pick("gap", i))
-    for i, (name, n, c) in enumerate(zip(names, count, confidence, strict=True))
+    Part(
+      name,
+      float(count[:, i].mean()),
+      Estimate.of([x[i] for x in accuracy]),
+      float(confidence[i]),
+      Estimate.of([x[i] for x in gap]),
+    )
+    for i, name in enumerate(names)
   ]
 
 
-def _worst(parts: list[Part]) -> list[Part]:
-  """Parts with examples, sorted by the lower bound of their absolute gap."""
+def _classes_and_groups(
+  samples, predictions: _predictions.Predictions, level
+) -> tuple[list[Part], list[Part]]:
+  """Describes and tests all predicted classes and groups."""
+  kinds = [([s.each["predicted"] for s in samples], predictions.classes)]
+  if predictions.groups:
+    groups = [run.groups for run in predictions.runs]
+    kinds.append((groups, predictions.groups))
+  tables, p_values = [], []
+  for indices, names in kinds:
+    # Bonferroni's intervals: they hold for all parts together.
+    used = len(np.unique(np.concatenate(indices)))
+    joint = 1 - (1 - level) / used
+    of_seeds = [
+      _resampling.gap_p_values(s, i, len(names))
+      for s, i in zip(samples, indices, strict=True)
+    ]
+    parts = _parts(samples, indices, names, joint)
+    for part, of_part in zip(parts, np.transpose(of_seeds), strict=True):
+      if part.count:
+        p_values.append(_joint_p(of_part))
+    tables.append([part for part in parts if part.count])
+  adjusted = iter(holm(p_values))
+  tables = [
+    [dataclasses.replace(part, p_value=float(next(adjusted))) for part in parts]
+    for parts in tables
+  ]
+  by_class, by_group = [sorted(t, key=_order) for t in (*tables, [])[:2]]
+  return by_class, by_group
 
-  def lower_bound(part):
-    gap = part.gap
-    return max(gap.low, -gap.high, 0.0), abs(gap.value)
 
-  known = [part for part in parts if np.isfinite(part.gap.value)]
-  return sorted(known, key=lower_bound, reverse=True)
+def _order(part: Part) -> tuple:
+  significant = part.p_value < SIGNIFICANT
+  return not significant, 0 if significant else part.p_value, -abs(part.gap[0])
 
 
-def _confident_errors(
-  predictions: _predictions.Predictions,
-) -> list[ConfidentError]:
+def _confident_errors(predictions, samples) -> list[ConfidentError]:
   errors = []
-  for run in predictions.runs:
-    confidence = np.asarray(_inputs.confidence(run.logits))
-    predicted = np.asarray(run.logits).argmax(axis=1)
-    labels = np.asarray(run.labels)
-    wrong = np.flatnonzero(predicted != labels)
+  classes = predictions.classes
+  for run, sample in zip(predictions.runs, samples, strict=True):
+    confidence, predicted = (
+      sample.each[k] for k in ("confidence", "predicted")
+    )
+    wrong = np.flatnonzero(predicted != run.labels)
     order = np.argsort(-confidence[wrong], kind="stable")[:MAX_ERRORS]
     errors += [
       ConfidentError(
         row=int(run.rows[i]),
-        label=predictions.classes[labels[i]],
-        predicted=predictions.classes[predicted[i]],
+        label=classes[run.labels[i]],
+        predicted=classes[predicted[i]],
         confidence=float(confidence[i]),
       )
       for i in wrong[order]
@@ -344,75 +354,51 @@ def _confident_errors(
 
 
 def _notes(
-  predictions: _predictions.Predictions, highest_accuracy
+  predictions: _predictions.Predictions, first: Sample, highest_accuracy
 ) -> list[str]:
   notes = []
-  if highest_accuracy < 1 / len(predictions.classes):
+  classes = predictions.classes
+  if highest_accuracy < 1 / len(classes):
     notes.append(
       "The accuracy is below chance. Check that the columns are in the order "
       "of the classes."
     )
-  first = predictions.runs[0]
-  labels = np.asarray(first.labels)
-  if len(labels) < 100:
+  if first.examples < 100:
     notes.append(
-      f"{len(labels)} example{'s' if len(labels) > 1 else ''} can only reveal "
-      "a large miscalibration."
+      f"{first.examples} example{'s' if first.examples > 1 else ''} can only "
+      "reveal a large miscalibration."
     )
-  if len(predictions.classes) == 2:
+  if len(classes) == 2:
     notes.append(
-      "With two classes, the confidence is that of the predicted class, from "
-      "0.5 to 1. The classwise ECE is that of the probability of "
-      f"{predictions.classes[1]}."
+      "With two classes, the confidence is the probability of the predicted "
+      "class, from 0.5 to 1. The classwise ECE uses the probability of "
+      f"{classes[1]}."
     )
-  absent = [
-    name
-    for c, name in enumerate(predictions.classes)
-    if not any((np.asarray(run.labels) == c).any() for run in predictions.runs)
-  ]
+  occurring = {c for run in predictions.runs for c in np.unique(run.labels)}
+  absent = [name for c, name in enumerate(classes) if c not in occurring]
   if absent:
     shown = ", ".join(absent[:5]) + (", …" if len(absent) > 5 else "")
     notes.append(
-      f"{len(absent)} of {len(predictions.classes)} classes never occur as a "
-      f"label: {shown}."
+      f"{len(absent)} of {len(classes)} classes never occur as a label: "
+      f"{shown}."
     )
-  impossible = int(np.sum(_impossible(first.logits, first.labels)))
+  impossible = int(np.sum(first.each["nll"] > 69))
   if impossible:
     notes.append(
       f"The label of {impossible} example{'s' if impossible > 1 else ''} has a "
       "probability below 1e-30. Each adds more than 69 to the sum of losses, "
       "and dominates the NLL."
     )
-  if first.to_fit is None:
+  if predictions.runs[0].to_fit is None:
     notes.append(
-      f"{len(labels)} examples are too few to fit a recalibrator on one half "
-      "and evaluate it on the other. Use at least "
+      f"{first.examples} examples are too few to fit a recalibrator on one "
+      "half and evaluate it on the other. Use at least "
       f"{2 * _predictions.MIN_TO_FIT}."
     )
   return notes
-
-
-@jax.jit
-def _impossible(logits, labels):
-  return _inputs.nll(logits, labels) > 69
 
 
 def _bin_names(num_bins: int) -> list[str]:
   return [
     f"{i / num_bins:.3g}–{(i + 1) / num_bins:.3g}" for i in range(num_bins)
   ]
-
-
-def plain(x: Any) -> Any:
-  """Converts to what JSON can hold."""
-  if isinstance(x, Estimate):
-    return {name: plain(float(v)) for name, v in x._asdict().items()}
-  if isinstance(x, dict):
-    return {k: plain(v) for k, v in x.items()}
-  if isinstance(x, list):
-    return [plain(v) for v in x]
-  if isinstance(x, float):
-    return float(x) if np.isfinite(x) else None
-  if isinstance(x, Part | ConfidentError):
-    return plain(dict(vars(x)))
-  return x

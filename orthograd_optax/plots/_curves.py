@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from orthograd_optax import calibration
+from orthograd_optax.calibration import _fits, _scores
 
 from . import style
 
@@ -121,14 +121,14 @@ def temperature_curve(
   over_seeds = lambda f: jax.vmap(f, in_axes=(0, None))
   for name, stack in stacks.items():
     # Values can't be checked under vmap.
-    if not np.isfinite(calibration.nll(stack[0], labels)):
+    if not np.isfinite(_scores.nll(stack[0], labels)):
       raise ValueError(
         "Expected logits with a finite loss, got NaN or infinity for "
         f"{name or 'the logits'}. Leave out examples with such logits."
       )
   labels = jnp.asarray(labels)
   best = {
-    name: np.asarray(over_seeds(calibration.fit_temperature)(stack, labels))
+    name: np.asarray(over_seeds(_fits.fit_temperature)(stack, labels))
     for name, stack in stacks.items()
   }
   if temperatures is None:
@@ -140,7 +140,7 @@ def temperature_curve(
     raise ValueError(f"Expected positive temperatures, got {temperatures}.")
 
   def losses(logits, labels):
-    one = lambda t: calibration.nll(logits / t, labels)
+    one = lambda t: _scores.nll(logits / t, labels)
     return jax.lax.map(one, jnp.asarray(grid))
 
   with style.figure(4.2, 3.1, title, literal=True) as figure:
@@ -154,7 +154,7 @@ def temperature_curve(
       if len(stack) > 1:
         text += f" ± {np.std(best[name], ddof=1):.2g} ({len(stack)} seeds)"
       if grid.min() <= middle <= grid.max():
-        there = over_seeds(calibration.nll)(stack / middle, labels)
+        there = over_seeds(_scores.nll)(stack / middle, labels)
         axis.plot(middle, np.mean(there), **look)
       axis.plot([], [], **look, label=f"{name}: {text}" if name else text)
     axis.set_xscale("log")

@@ -86,11 +86,13 @@ def gap_plot(
 
   Args:
     parts: ``by_class`` or ``by_group`` of a report. The first 15 are drawn.
-    level: confidence level of the intervals, for the label of the axis.
+    level: confidence level of the intervals together, for the label of the
+      axis.
     title: title of the figure.
 
   Returns:
-    A figure with one axis. Right of zero, the model is overconfident.
+    A figure with one axis. Right of zero, the model is overconfident. Markers
+    are filled if the adjusted p is below 0.05, and hollow otherwise.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -114,6 +116,7 @@ def gap_plot(
     for y, part in enumerate(parts):
       value, low, high = part.gap
       reach = [[value - low], [high - value]] if math.isfinite(low) else None
-      axis.errorbar(value, y, xerr=reach, **look)
-    axis.set_xlabel(f"confidence − accuracy, {100 * level:g} % interval")
+      face = style.COLORS[0] if part.p_value < 0.05 else "white"
+      axis.errorbar(value, y, xerr=reach, markerfacecolor=face, **look)
+    axis.set_xlabel(f"confidence − accuracy, {100 * level:g} % joint intervals")
   return figure

@@ -6,7 +6,7 @@ import pathlib
 from typing import TYPE_CHECKING
 import warnings
 
-from orthograd_optax.calibration import _writing
+from orthograd_optax.calibration import _saving
 
 from . import style
 
@@ -41,7 +41,7 @@ def save(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
   # Leave out the date, so that the same figure gives the same bytes.
   date = {".svg": "Date", ".pdf": "CreationDate"}.get(suffix)
   metadata = {date: None} if date else None
-  with _writing.replacing(path) as temporary:
+  with _saving.replacing(path) as temporary:
     _write(figure, temporary, dpi=200, metadata=metadata)
   return path
 

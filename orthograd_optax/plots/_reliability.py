@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orthograd_optax import calibration
+from orthograd_optax.calibration import _bins, _results
 
 from . import style
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 
 def reliability_diagram(
-  reliabilities: calibration.Reliability
-  | Mapping[str, calibration.Reliability],
+  reliabilities: _bins.Reliability | Mapping[str, _bins.Reliability],
   *,
   title: str | None = None,
 ) -> "Figure":
@@ -44,7 +43,7 @@ def reliability_diagram(
     >>> bins = over_seeds(logits, labels)
     >>> figure = plots.reliability_diagram({"five seeds": bins})
   """
-  if isinstance(reliabilities, calibration.Reliability):
+  if isinstance(reliabilities, _bins.Reliability):
     reliabilities = {"": reliabilities}
   if not reliabilities:
     raise ValueError("Expected at least one reliability, got none.")
@@ -78,7 +77,7 @@ def _finish_reliability(figure, axes, ncols):
 
 
 def report_diagram(
-  report: calibration.Report, *, title: str | None = None
+  report: _results.ReportResults, *, title: str | None = None
 ) -> "Figure":
   """Draws the reliability diagram of a report, with intervals.
 
@@ -101,7 +100,7 @@ def report_diagram(
   full = np.array([part.count > 0 for part in report.bins])
   table = [(p.count, p.confidence, p.accuracy.value) for p in report.bins]
   columns: Any = np.where(full, np.transpose(table), 0)
-  bins = calibration.Reliability(*columns)
+  bins = _bins.Reliability(*columns)
   low, high = report.band[:, full]
   centre = (np.arange(full.size) + 0.5)[full] / full.size
   level = f"{100 * report.level:g} %"

@@ -54,7 +54,7 @@ def test_every_public_name_is_documented(name):
   module = importlib.import_module(name)
   public = {
     name
-    for name, value in vars(module).items()
+    for name, value in ((name, getattr(module, name)) for name in dir(module))
     if not name.startswith("_")
     and not inspect.ismodule(value)
     and getattr(value, "__module__", "").startswith("orthograd_optax")

@@ -31,8 +31,12 @@ def imported(path: pathlib.Path) -> set[str]:
   for node in ast.walk(ast.parse(path.read_text("utf-8"))):
     if isinstance(node, ast.Import):
       names |= {alias.name for alias in node.names}
-    elif isinstance(node, ast.ImportFrom) and node.module:
-      names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      # A relative import starts from the folder, or from one above.
+      folders = path.relative_to(ROOT).parent.parts
+      start = folders[: len(folders) + 1 - node.level] if node.level else ()
+      module = ".".join([*start, *([node.module] if node.module else [])])
+      names |= {f"{module}.{alias.name}" for alias in node.names}
   return names
 
 
@@ -75,11 +79,45 @@ def test_no_circle_within_a_room(part):
       for name in names
       if name.startswith(prefix)
     }
+  assert_no_circle(uses)
+
+
+def assert_no_circle(uses: dict[str, set[str]]) -> None:
+  uses = dict(uses)
   while uses:
     free = [name for name, used in uses.items() if not used & set(uses)]
     assert free, f"a circle among {sorted(uses)}"
     for name in free:
       del uses[name]
+
+
+def test_no_circle_in_the_library():
+  """Imports within functions and for type checkers count, too."""
+  found = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    for path in (ROOT / "orthograd_optax").glob("**/*.py")
+  }
+  faces = {n.removesuffix(".__init__") for n in found if n.endswith("__init__")}
+  faces.remove("orthograd_optax")
+  paths = {n: path for n, path in found.items() if not n.endswith("__init__")}
+
+  def modules_behind(name):
+    """A face stands for all modules that it imports."""
+    for one in (name, name.rpartition(".")[0]):
+      if one in paths:
+        return {one}
+      if one in faces:
+        shown = imported(found[f"{one}.__init__"])
+        return set.union(*map(modules_behind, shown)) - {one}
+    return set()
+
+  uses = {
+    module: set().union(*map(modules_behind, imported(path)))
+    for module, path in paths.items()
+  }
+  page = uses["orthograd_optax.calibration._page"]
+  assert "orthograd_optax.plots._reliability" in page  # within a function
+  assert_no_circle(uses)
 
 
 def test_the_library_imports_no_experiments():

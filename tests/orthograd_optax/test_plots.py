@@ -199,7 +199,7 @@ def every_plot(name):
   """Each kind of figure, with a name wherever a user can give one."""
   logits, labels = networks()
   runs = {name: [1.0, 2.0, 4.0]}, {name: [1.5, 2.0, 3.0]}
-  part = types.SimpleNamespace(name=name, gap=(0.1, 0.0, 0.2))
+  part = types.SimpleNamespace(name=name, gap=(0.1, 0.0, 0.2), p_value=1)
   title = {"title": name}
   return {
     "reliability_diagram": lambda: plots.reliability_diagram(

@@ -25,29 +25,3 @@ def write_text(path: str | os.PathLike, text: str) -> pathlib.Path:
   with replacing(path) as temporary:
     temporary.write_text(text, encoding="utf-8")
   return pathlib.Path(path)
-
-
-class Page:
-  """A result that is saved as a page, and displayed by a notebook."""
-
-  def html(self) -> str:
-    """The page as HTML. Needs matplotlib."""
-    raise NotImplementedError
-
-  def save(self, path: str | os.PathLike) -> pathlib.Path:
-    """Writes the page as one self-contained HTML file. Needs matplotlib.
-
-    An existing file is replaced only once the new one is complete.
-
-    Args:
-      path: path of the page.
-
-    Returns:
-      The path.
-    """
-    return write_text(path, self.html())
-
-  def _repr_html_(self) -> str:
-    from orthograd_optax.calibration import _page
-
-    return _page.fragment(self)

@@ -1,0 +1,363 @@
+"""Reads predictions from .npz, .npy, .csv and .parquet files.
+
+It needs NumPy only, so that the command line checks files before it imports
+JAX.
+"""
+
+from collections.abc import Mapping
+import csv
+import math
+import os
+import pathlib
+import re
+import reprlib
+from typing import IO, Any
+import zipfile
+import zlib
+
+import numpy as np
+
+MAX_BYTES = 4 * 2**30  # of all arrays of a file
+_SAVE = 'np.savez("predictions.npz", logits=logits, labels=labels)'
+# The names that a key or a column may have.
+_NAMES = {
+  "labels": ("labels", "label"),
+  "groups": ("groups", "group"),
+  "seeds": ("seeds", "seed"),
+  "split": ("split",),
+  "classes": ("classes",),
+}
+_KINDS = ("logits", "probabilities")
+_PREFIX = re.compile(r"(?:(logits?)|prob(?:abilit(?:y|ies)|s)?|p)[_ ]", re.I)
+# Names of columns that count the rows, as pandas writes its index.
+_INDEX = re.compile(
+  r"|id|idx|index|level_\d+|__index_level_\d+__|unnamed: ?\d+", re.I
+)
+
+
+def read(path: str | os.PathLike, labels: str | os.PathLike | None = None):
+  """Reads the arguments of :func:`report` from a file, or two .npy files.
+
+  Returns:
+    A dictionary of predictions, kind and labels, and of classes, groups, seeds
+    and fit, which are None if the file does not have them. ``kind`` is
+    "logits", "probabilities", or "predictions" if the file does not say.
+  """
+  path = pathlib.Path(path)
+  readers = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
+  suffix = path.suffix.lower()
+  for file in (path, *([] if labels is None else [pathlib.Path(labels)])):
+    if not file.is_file():
+      raise ValueError(f"There is no file {file}. Make one with {_SAVE}")
+    if suffix != ".npz" and file.stat().st_size > MAX_BYTES:
+      raise _TooLarge(file, file.stat().st_size)
+  if suffix == ".npy":
+    if labels is None:
+      raise ValueError(
+        f"{path} has predictions, but no labels. Give a second file: "
+        f"{path.name} labels.npy."
+      )
+    columns = {"predictions": _npy(path), "labels": _npy(pathlib.Path(labels))}
+  elif suffix in readers:
+    if labels is not None:
+      raise ValueError(
+        f"{path} has its own labels, so {labels} is not needed. Leave it out, "
+        "or give two .npy files."
+      )
+    columns = readers[suffix](path)
+  else:
+    raise ValueError(
+      f"{path} ends in {path.suffix!r}, but must end in .npz, .npy, .csv or "
+      f".parquet. Make one with {_SAVE}"
+    )
+  return _arguments(columns, path)
+
+
+class _TooLarge(ValueError):
+  def __init__(self, path: pathlib.Path, size: int):
+    super().__init__(
+      f"{path} must have at most {MAX_BYTES:,} bytes of arrays (MAX_BYTES in "
+      f"orthograd_optax/_files.py), but has {size:,}. Leave out examples, or "
+      "save them as float32."
+    )
+
+
+def _read_array(file: IO[bytes], size: int) -> np.ndarray:
+  """Reads an array of a .npy file, once its header fits its size."""
+  form = np.lib.format
+  readers = {(1, 0): form.read_array_header_1_0}
+  readers[2, 0] = form.read_array_header_2_0
+  version = form.read_magic(file)
+  if version not in readers:
+    raise ValueError(f"it has version {version} of the .npy format")
+  shape, _, dtype = readers[version](file)
+  if dtype.hasobject:
+    raise ValueError("it has objects; convert them, as in labels.astype(str)")
+  if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:
+    raise ValueError(f"it is damaged: {size:,} bytes can't have shape {shape}")
+  file.seek(0)
+  return form.read_array(file, allow_pickle=False)
+
+
+# What damaged and hostile files raise.
+_DAMAGE = (ValueError, EOFError, OSError, RuntimeError, NotImplementedError)
+_DAMAGE += (zipfile.BadZipFile, zlib.error, MemoryError, SyntaxError, TypeError)
+
+
+def _npy(path: pathlib.Path) -> np.ndarray:
+  try:
+    with open(path, "rb") as file:
+      return _read_array(file, path.stat().st_size)
+  except _DAMAGE as error:
+    raise ValueError(
+      f"{path} is not an array of numbers or strings: {error}. Write it with "
+      "np.save. Convert objects first, as in labels.astype(str)."
+    ) from error
+
+
+def _npz(path: pathlib.Path) -> dict[str, Any]:
+  known = {*_KINDS, *(name for names in _NAMES.values() for name in names)}
+  try:
+    with zipfile.ZipFile(path) as archive:
+      keys = [name.removesuffix(".npy") for name in archive.namelist()]
+      members = {
+        name: archive.getinfo(f"{name}.npy")
+        for name in keys
+        if name in known and f"{name}.npy" in archive.NameToInfo
+      }
+      size = sum(member.file_size for member in members.values())
+      if size > MAX_BYTES:
+        raise _TooLarge(path, size)
+      columns = {name: _member(archive, m) for name, m in members.items()}
+  except _TooLarge:
+    raise
+  except _DAMAGE as error:
+    raise ValueError(
+      f"{path} is not an .npz file of numbers and strings: {error}. Write it "
+      f"with {_SAVE}. Convert objects first, as in labels.astype(str)."
+    ) from error
+  kinds = [name for name in _KINDS if name in columns]
+  if len(kinds) != 1 or not any(name in columns for name in _NAMES["labels"]):
+    raise ValueError(
+      f"{path} must have the key labels, and either logits or probabilities, "
+      f"but has {reprlib.repr(keys)}: {_SAVE}"
+    )
+  return columns
+
+
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+  if member.flag_bits & 1:
+    raise ValueError(f"{member.filename} is encrypted")
+  if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+    raise ValueError(f"{member.filename} must be stored or deflated")
+  with archive.open(member) as file:
+    return _read_array(file, member.file_size)
+
+
+def _csv(path: pathlib.Path) -> dict[str, Any]:
+  try:
+    with open(path, newline="", encoding="utf-8-sig") as file:
+      reader = csv.reader(file)
+      try:
+        header = [name.strip() for name in next(reader, [])]
+        lines = ((reader.line_num, row) for row in reader)
+        rows = [(n, row) for n, row in lines if row and row != [""]]
+      except csv.Error as error:
+        raise ValueError(
+          f"{path}, line {reader.line_num} is not valid CSV: {error}. Correct "
+          "or remove it."
+        ) from error
+  except UnicodeDecodeError as error:
+    raise ValueError(f"{path} must be UTF-8 text, but: {error}.") from error
+  for line, row in rows:
+    if len(row) != len(header):
+      raise ValueError(
+        f"{path}, line {line} must have {len(header)} cells, as the header "
+        f"{','.join(header)}, but has {len(row)}."
+      )
+  if not rows:
+    raise ValueError(
+      f"{path} has no rows, but must have a line of names, such as "
+      "label,cat,dog, and a line for each example."
+    )
+  if len(set(header)) != len(header):
+    raise ValueError(
+      f"{path} has two columns of the same name: {','.join(header)}. Rename "
+      "one."
+    )
+  cells = zip(*(row for _, row in rows), strict=True)
+  return _from_columns(path, dict(zip(header, cells, strict=True)))
+
+
+def _parquet(path: pathlib.Path) -> dict[str, Any]:
+  try:
+    import pandas
+  except ImportError as error:
+    raise ImportError(
+      f"{path} needs pandas and pyarrow. Run pip install pandas pyarrow, or "
+      "write a .csv file."
+    ) from error
+  try:
+    frame = pandas.read_parquet(path)
+  except (ValueError, OSError) as error:  # pyarrow's errors are these
+    raise ValueError(f"{path} is not a .parquet file: {error}") from error
+  columns = {str(name): frame[name].to_numpy() for name in frame.columns}
+  return _from_columns(path, columns)
+
+
+def _from_columns(
+  path: pathlib.Path, columns: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Sorts the columns of a table: known names, and one for each class."""
+  known = {
+    name: next((n for n in names if n in columns), None)
+    for name, names in _NAMES.items()
+    if name != "classes"
+  }
+  others = [name for name in columns if name not in known.values()]
+  if known["labels"] is None or not others:
+    raise ValueError(
+      f"{path} has the columns {', '.join(columns)}, but must have a column "
+      "label, and one for each class, with its logits or probabilities."
+    )
+  _check_columns(path, others, columns[known["labels"]])
+  table = np.empty((len(columns[others[0]]), len(others)))
+  for i, name in enumerate(others):
+    table[:, i] = _numbers(path, name, columns[name])
+  by_kind: dict[str, Any] = {
+    k: np.asarray(columns[v]) for k, v in known.items() if v
+  }
+  kinds = {_kind(name) for name in others}
+  kind = kinds.pop() if len(kinds) == 1 else "predictions"
+  by_kind[kind] = table
+  prefixes = [_PREFIX.match(name) for name in others]
+  names = [
+    n[p.end() if p else 0 :] for n, p in zip(others, prefixes, strict=True)
+  ]
+  by_kind["classes"] = (
+    names if len(names) > 1 else _two_classes(path, by_kind["labels"], names[0])
+  )
+  return by_kind
+
+
+def _check_columns(path: pathlib.Path, names: list[str], labels: Any) -> None:
+  """Refuses columns that are not the predictions for a class."""
+  occurring = {str(label) for label in labels}
+  numbered = names == [str(i) for i in range(len(names))]
+  for name in names:
+    if name in occurring or _PREFIX.match(name) or numbered:
+      continue
+    if _INDEX.fullmatch(name):
+      raise ValueError(
+        f"{path} must have predictions for classes only, but {name!r} looks "
+        "like an index of the rows. Leave it out; with pandas, write "
+        "df.to_csv(path, index=False). If it is a class, rename it to "
+        f"p_{name} or logit_{name}."
+      )
+    if len(names) > 1 and path.suffix.lower() != ".npz":
+      raise ValueError(
+        f"{path} has a column {name!r}, but no label of this name. If it has "
+        f"the logits or probabilities of a class, rename it to logit_{name} or "
+        f"p_{name}. Otherwise, leave it out."
+      )
+
+
+def _two_classes(path: pathlib.Path, labels: Any, column: str) -> Any:
+  """Returns two class names. The only column belongs to the second."""
+  names = sorted({str(y) for y in labels})
+  if all(re.fullmatch(r"[01](\.0*)?", name) for name in names):
+    return None
+  if column not in names or len(names) != 2:
+    raise ValueError(
+      f"{path} has one column of predictions, {column}, and the labels "
+      f"{', '.join(names[:5])}. Name the column after the label whose "
+      "probability or logit it is, or make the labels 0 and 1."
+    )
+  return [name for name in names if name != column] + [column]
+
+
+def _kind(column: str) -> str:
+  prefix = _PREFIX.match(column)
+  if not prefix:
+    return "predictions"
+  return "logits" if prefix[1] else "probabilities"
+
+
+def _numbers(path: pathlib.Path, name: str, cells: Any) -> np.ndarray:
+  for row, cell in enumerate(cells):
+    try:
+      float(cell)
+    except (ValueError, TypeError) as error:
+      raise ValueError(
+        f"{path}, line {row + 2}, column {name}: {reprlib.repr(cell)} is not a "
+        "number, but every column except label, group, seed and split must "
+        "have the logits or probabilities of a class. Correct the cell, or "
+        "rename or remove the column."
+      ) from error
+  return np.asarray(cells, np.float64)
+
+
+def _arguments(columns: dict[str, Any], path: pathlib.Path) -> dict[str, Any]:
+  known = {
+    name: next((columns[n] for n in names if n in columns), None)
+    for name, names in _NAMES.items()
+  }
+  kind = next(k for k in (*_KINDS, "predictions") if k in columns)
+  classes, labels = known["classes"], np.asarray(known["labels"])
+  if path.suffix.lower() == ".npz" and classes is not None:
+    _check_columns(path, [str(c) for c in np.ravel(classes)], np.ravel(labels))
+  fit = _fit(known["split"], len(labels) if labels.ndim else 0, path)
+  labels, classes = _labels(labels, classes, path)
+  return {
+    "predictions": columns[kind],
+    "kind": kind,
+    "labels": labels,
+    "classes": classes,
+    "groups": known["groups"],
+    "seeds": known["seeds"],
+    "fit": fit,
+  }
+
+
+def _labels(labels, classes, path) -> tuple[Any, Any]:
+  """Returns labels as indices. Names are looked up among the classes."""
+  if classes is not None:
+    classes = [str(c) for c in classes]
+    index = {name: i for i, name in enumerate(classes)}
+    if len(index) < len(classes):
+      return labels, classes  # report() refuses two classes of the same name
+    names = [str(y) for y in labels.ravel()]
+    if labels.ndim == 1 and all(name in index for name in names):
+      return np.array([index[name] for name in names]), classes
+  if labels.ndim != 1 or labels.dtype.kind not in "OUST":
+    return labels, classes
+  if all(re.fullmatch(r"\s*\d{1,9}(\.0*)?\s*", str(y)) for y in labels):
+    return np.array([int(float(y)) for y in labels]), classes
+  if classes is not None:
+    return labels, classes  # report() checks them, and raises
+  raise ValueError(
+    f"{path} has labels such as {reprlib.repr(str(labels[0]))}, but no names "
+    "of classes. Add them as the key classes, in the order of the columns: "
+    'np.savez("predictions.npz", '
+    "probabilities=probabilities, labels=labels, classes=model.classes_)"
+  )
+
+
+def _fit(split: Any, examples: int, path: pathlib.Path) -> np.ndarray | None:
+  """Returns the mask of examples to fit on: all whose split is not test."""
+  if split is None:
+    return None
+  split = np.asarray(split).astype(str)
+  if split.shape != (examples,):
+    raise ValueError(
+      f"{path} must have a split for each of its {examples} labels, but the "
+      f"split has shape {split.shape}."
+    )
+  names = sorted(set(split.tolist()))
+  if "test" not in names or len(names) > 2:
+    raise ValueError(
+      f"{path} must have the split test, and at most one other, such as "
+      "validation, to fit recalibrators on, but has "
+      f"{', '.join(names[:5])}. Leave training examples out."
+    )
+  return None if len(names) == 1 else split != "test"
