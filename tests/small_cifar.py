@@ -169,10 +169,11 @@ def bomb(path, kind, small):
     before = [_header(tarfile.XHDTYPE, 300_000), 300_000 * b"1"]
   elif kind == "name":
     before = [_header(tarfile.GNUTYPE_LONGNAME, 190_000_000), *190 * [million]]
-  elif kind == "map":  # of a sparse file, as long as no line of it ends
+  elif kind == "map":  # of a sparse file with many holes
     pax = b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n"
     before = [_header(tarfile.XHDTYPE, len(pax)), pax.ljust(512, b"\0")]
-    before += [_header(tarfile.REGTYPE, 50_000_000), b"9999\n", *50 * [million]]
+    before += [_header(tarfile.REGTYPE, 50_000_000), b"99999999\n"]
+    before += 50 * [500_000 * b"1\n"]
   size = sum(map(len, before))
   with gzip.open(path, "wb", compresslevel=1) as file:
     for part in [*before, bytes(-size % 512), content]:
