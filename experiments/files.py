@@ -16,7 +16,6 @@ import subprocess
 import tempfile
 from typing import Any
 
-
 # From flock, on a file system without locks or with a lock server that fails.
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO)
 

