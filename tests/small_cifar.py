@@ -209,3 +209,10 @@ def wheel(path, kind):
     content = path.read_bytes()
     path.write_bytes(content.replace(size, (1_000).to_bytes(4, "little")))
   return path
+
+
+def large_picture():
+  """Returns a PNG of 10 kB and 9,000 × 9,000 pixels, 243 MB."""
+  png = io.BytesIO()
+  PIL.Image.new("1", (9_000, 9_000)).save(png, "PNG")
+  return png.getvalue()

@@ -113,7 +113,7 @@ def _convert(
     name = f"{path.stem}.bin"
     if path.suffix == ".png":
       # Pictures that are not wanted are read too: they count labels.
-      images = _picture(read(member, LARGEST_BATCH), file)
+      images = read_picture(read(member, LARGEST_BATCH), file)
       if name == cache.TEST_FILE:
         labels = numbers["test_lables.json"]
       else:
@@ -143,19 +143,28 @@ def _labels(content: bytes, name: str) -> np.ndarray:
   return np.array(labels, np.uint8)
 
 
-def _picture(content: bytes, name: str) -> np.ndarray:
-  """Reads a picture that has an image in each row of 1,024 pixels."""
+def read_picture(
+  content: bytes, name: str, columns: int = 1024, rows: int = cache.IMAGES
+) -> np.ndarray:
+  """Reads a picture of images (n, 32, 32, 3), if it is not larger.
+
+  Args:
+    content: of a PNG file.
+    name: the file's name, for errors.
+    columns: pixels in a row: 32, or 1,024 for an image in each row.
+    rows: the largest number of rows.
+  """
   from PIL import Image
 
   try:
     with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
-      columns, rows = picture.size
-      if columns != 1024 or rows > cache.IMAGES:
+      width, height = picture.size
+      if width != columns or height > rows:
         raise DataError(
-          f"{name} has {columns} × {rows} pixels, but must have 1,024 × "
-          f"{cache.IMAGES:,}."
+          f"Expected {columns:,} × {rows:,} pixels in {name}, got {width:,} × "
+          f"{height:,}."
         )
-      pixels = np.asarray(picture.convert("RGB"))
+      return np.asarray(picture.convert("RGB")).reshape(-1, 32, 32, 3)
   except DataError:
     raise
   except Exception as error:
@@ -163,7 +172,6 @@ def _picture(content: bytes, name: str) -> np.ndarray:
     raise DataError(
       f"{name} is not a complete PNG picture: {brief(error)}"
     ) from error
-  return pixels.reshape(-1, 32, 32, 3)
 
 
 def _batch(content: bytes, name: str) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from experiments.cifar import cache, corruptions
+from experiments.cifar.archives import read_picture
 from experiments.files import brief
 
 IMAGES = 10_000
@@ -107,12 +108,18 @@ def _from_tfds(data_dir, name, severity):
   config = f"cifar10_corrupted/{TFDS_NAMES.get(name, name)}_{severity}"
   try:
     examples: Any = tfds.data_source(
-      config, split="test", data_dir=data_dir, download=False
+      config,
+      split="test",
+      data_dir=data_dir,
+      download=False,
+      # TFDS would decode pictures of any size.
+      decoders={"image": tfds.decode.SkipDecoding()},
     )
     size = len(examples)
     if size > IMAGES:
       raise ValueError(f"it has {size:,} images, but must have {IMAGES:,}")
-    images = np.stack([example["image"] for example in examples])
+    pictures = [read_picture(x["image"], "an image", 32, 32) for x in examples]
+    images = np.concatenate(pictures)
     labels = np.array([example["label"] for example in examples], np.int32)
   except Exception as error:
     # A damaged dataset can raise anything.

@@ -33,6 +33,7 @@ from experiments.cifar.archives import (
   Files,
   from_archive,
   from_folder,
+  read_picture,
 )
 from experiments.cifar.cache import DataError
 from experiments.files import (
@@ -209,7 +210,9 @@ def _from_tfds(tfds: Any, data_dir: Any, wanted: list[str]) -> Files:
     raise DataError(
       f"no cifar10 is prepared as array_record in {builder.data_path.parent}"
     )
-  splits = builder.as_data_source()
+  # TFDS would decode pictures of any size.
+  skip = {"image": tfds.decode.SkipDecoding()}
+  splits = builder.as_data_source(decoders=skip)
   for split, files in (
     ("train", [name for name in cache.FILES if name != cache.TEST_FILE]),
     ("test", [cache.TEST_FILE]),
@@ -226,7 +229,8 @@ def _from_tfds(tfds: Any, data_dir: Any, wanted: list[str]) -> Files:
     for example in splits[split]:
       # TFDS stores them in hashed order. The id ends in the original number.
       index = int(example["id"].decode().rsplit("_")[-1])
-      images[index], labels[index] = example["image"], example["label"]
+      (images[index],) = read_picture(example["image"], "an image", 32, 32)
+      labels[index] = example["label"]
     parts = zip(
       np.array_split(images, len(files)),
       np.array_split(labels, len(files)),

@@ -51,7 +51,10 @@ def cases(folder: pathlib.Path, files: dict[str, bytes]):
   PIL.Image.new("1", (8, 8)).save(picture, "PNG")
   header = bytearray(picture.getvalue())
   header[16:24] = (2**20).to_bytes(4, "big") * 2
-  yield "picture: 2^40 pixels", lambda: archives._picture(bytes(header), "x")
+  yield (
+    "picture: 2^40 pixels",
+    lambda: archives.read_picture(bytes(header), "x"),
+  )
   batches = folder / "cifar-10-batches-bin"
   batches.mkdir()
   for name in files:

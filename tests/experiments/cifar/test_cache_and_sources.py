@@ -134,6 +134,21 @@ def test_tfds_there_and_back(small, cache_dir, tmp_path):
   assert "there already" in said[0]
 
 
+def test_tfds_with_a_large_picture(small, cache_dir, tmp_path, monkeypatch):
+  """10 kB of PNG, which TFDS would decode to 243 MB."""
+  png = small_cifar.large_picture()
+  examples = export._examples
+
+  def replace(*args):
+    for key, example in examples(*args):
+      yield key, example | {"image": io.BytesIO(png)}
+
+  monkeypatch.setattr(export, "_examples", replace)
+  export.export_tfds(tmp_path / "tfds", cifar10(small))
+  with little(), pytest.raises(cache.DataError, match="got 9,000 × 9,000"):
+    sources.fetch(str(tmp_path / "tfds"), cache_dir)
+
+
 def test_tfds_mock_data_is_refused(small, cache_dir):
   """It is TFDS's own stand-in, of random images, read by the same code."""
   with (
@@ -462,7 +477,7 @@ def test_any_bytes_are_refused(content):
     with pytest.raises(cache.DataError):
       archives._batch(content + suffix, "x")
   with pytest.raises(cache.DataError):
-    archives._picture(content, "x")
+    archives.read_picture(content, "x")
   try:
     labels = archives._labels(content, "x")
   except cache.DataError:
@@ -552,8 +567,8 @@ def test_labels_of_another_form(small, cache_dir, tmp_path, labels):
 def test_pictures_of_another_size(size):
   picture = io.BytesIO()
   PIL.Image.new("1", size).save(picture, "PNG")
-  with pytest.raises(cache.DataError, match=f"{size[0]} × "):
-    archives._picture(picture.getvalue(), "data_batch_1.png")
+  with pytest.raises(cache.DataError, match=f"got {size[0]:,} × "):
+    archives.read_picture(picture.getvalue(), "data_batch_1.png")
 
 
 def test_a_full_disk(small, cache_dir, tmp_path, monkeypatch):
