@@ -58,7 +58,9 @@ def test_arrays_that_are_not_the_published_ones(arrays):
   whole = np.load(arrays / "fog.npy")
   for wrong in (whole[:-1], whole[:, :16], whole.astype(np.float32)):
     np.save(arrays / "fog.npy", wrong)
-    with pytest.raises(cache.DataError, match="fog.npy (has shape|can.t be read)"):
+    with pytest.raises(
+      cache.DataError, match="fog.npy (has shape|can.t be read)"
+    ):
       load()
   (arrays / "fog.npy").write_bytes(b"\x93NUMPY hello")
   with pytest.raises(cache.DataError, match="fog.npy can't be read"):

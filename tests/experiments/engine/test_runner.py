@@ -9,6 +9,8 @@ import hashlib
 import json
 import os
 import pathlib
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -400,13 +402,53 @@ def test_damaged_checkpoints(tmp_path, events):
     events.clear()
     said = []
     runner.run_study(study, tmp_path, options, say=said.append)
-    told = [text for text in said if "damaged and removed" in text]
+    told = [text for text in said if "removed the damaged" in text]
     assert len(told) == len(damaged)
     for epoch, text in zip(damaged, told, strict=True):
-      assert f"state/{epoch} " in text and "SHA-256" in text
+      assert f"state/{epoch}: " in text and "SHA-256" in text
     assert any(f"resumes after epoch {done}" in x for x in said) == bool(done)
     assert events[0] == ("begin", done + 1)
     assert results(tmp_path) == expected
+
+
+@pytest.mark.slow
+def test_swapped_checkpoints(tmp_path, events):
+  """One of another epoch, or of another learning rate, is not resumed from."""
+  study = tiny.STUDY.override(
+    ["corruptions=", "corrupted_at=", "evaluate_every=4"]
+  )
+  options = group.Options(checkpoint_every=1)
+  path = runner.run_study(study, tmp_path / "a", options, say=print)
+  faster = study.override(["learning_rate=0.1"])
+  runner.run_study(faster, tmp_path / "b", options, say=print)
+  expected, lines = results(tmp_path / "a"), path.read_text().splitlines()
+  (state,) = (tmp_path / "a").glob("checkpoints/*/state")
+  (other,) = (tmp_path / "b").glob("checkpoints/*/state/4")
+  for source, message in (
+    (state / "3", "expected one of epoch 4, got one of epoch 3"),
+    (other, "expected one of group .*, got one of group"),
+  ):
+    path.write_text("".join(f"{line}\n" for line in lines[:-4]))
+    shutil.rmtree(state / "4")
+    shutil.copytree(source, state / "4")
+    said = []
+    runner.run_study(study, tmp_path / "a", options, say=said.append)
+    assert any(re.search(message, text) for text in said), said
+    assert any("resumes after epoch 3" in text for text in said)
+    assert results(tmp_path / "a") == expected
+
+
+def test_the_index_of_the_clone_is_left_alone(tmp_path, monkeypatch):
+  """`git status` would lock the index, to refresh it."""
+  seen = []
+
+  def run(command, env, **options):
+    seen.append(env["GIT_OPTIONAL_LOCKS"])
+    return subprocess.CompletedProcess(command, 0, "0123456789ab\n", "")
+
+  monkeypatch.delenv("ORTHOGRAD_COMMIT", raising=False)
+  monkeypatch.setattr(subprocess, "run", run)
+  assert rows.commit() == "0123456789ab+" and seen == ["0", "0"]
 
 
 def test_a_run_that_diverges(tmp_path, monkeypatch, events):
