@@ -1,4 +1,4 @@
-"""The campaign of faults, in small and without its studies."""
+"""A small version of the campaign of faults, without its studies."""
 
 import random
 

@@ -149,7 +149,7 @@ def read_picture(
   """Reads a picture of images (n, 32, 32, 3), if it is not larger.
 
   Args:
-    content: of a PNG file.
+    content: the bytes of a PNG file.
     name: the file's name, for errors.
     columns: pixels in a row: 32, or 1,024 for an image in each row.
     rows: the largest number of rows.

@@ -38,9 +38,8 @@ FROST_FILE = "frost.bin"
 FROST_DIGEST = (
   "148f9d8ac8cb209e8c22d2d6eb19f360a004879531d889ad9634e86e786f2d40"
 )
-# A picture in the package has 1.2 MB at most, and its wheel 2.1 MB, of which
-# the list of its files takes less than 2 kB. zipfile also looks for the list's
-# end in the last 64 kB.
+# A picture in the package has at most 1.2 MB, its wheel 2.1 MB, and the wheel's
+# list of files 2 kB. zipfile looks for the list's end in the last 64 kB.
 LARGEST_PICTURE = 2_000_000
 LARGEST_WHEEL = 10_000_000
 LARGEST_LIST = 70_000

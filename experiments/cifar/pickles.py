@@ -41,8 +41,8 @@ def read_batch(content: bytes, most: int) -> bytes:
   """Converts a batch to records of the binary version.
 
   Args:
-    content: of the file.
-    most: images that a batch may have.
+    content: the bytes of the file.
+    most: the largest number of images in a batch.
 
   Raises:
     ValueError: or another exception, if it is not a batch.

@@ -32,7 +32,7 @@ TFDS_NAMES = {"glass_blur": "frosted_glass_blur", "jpeg": "jpeg_compression"}
 def load(
   path: str | os.PathLike, name: str, severity: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The published images of one corruption and severity.
+  """Returns the published images of one corruption and severity.
 
   Args:
     path: the folder of the `.npy` files, or its parent if it is named
@@ -53,7 +53,7 @@ def load(
 
 
 def _reader(path: str | os.PathLike) -> Callable[[str, int], Any]:
-  """The function that reads a corruption and severity from a path."""
+  """Returns the function that reads a corruption and severity from a path."""
   path = pathlib.Path(path).expanduser()
   for folder in (path, path / "CIFAR-10-C"):
     if (folder / "labels.npy").is_file():
@@ -136,7 +136,7 @@ def _from_tfds(data_dir, name, severity):
 
 
 def verify(path: str | os.PathLike) -> dict[str, str | None]:
-  """The problem of each corruption of a published set, or None.
+  """Returns what is wrong with each corruption of a published set, or None.
 
   Raises:
     DataError: if the path has no published set.

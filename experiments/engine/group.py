@@ -26,8 +26,8 @@ from experiments.files import UserError, parse_json, replacing
 class Options:
   """How a study is run.
 
-  Results do not depend on it, but for the published images, and for ensembles,
-  which need groups of their size.
+  Results do not depend on it, except for the published images, and for
+  ensembles, which need groups of their size.
 
   Attributes:
     convolutions: how they are computed: one of :data:`train.CONVOLUTIONS`, or
@@ -54,10 +54,10 @@ class Workshop:
   """What the groups of a study share.
 
   Attributes:
-    study: whose groups.
-    folder: of the study.
+    study: the study to run.
+    folder: folder of the study.
     options: how it is run.
-    rows: of the folder.
+    rows: the folder's rows.
     data: images to train on.
     sets: images to evaluate on.
     engine: trains.
@@ -77,7 +77,7 @@ class Workshop:
 
 
 def manifest(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
-  """What identifies the checkpoints of a group."""
+  """Returns what identifies the checkpoints of a group."""
   return {
     "format": 4,  # the first one whose digests name epoch and group
     "config_hash": study.config.hash,
@@ -87,7 +87,7 @@ def manifest(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
 
 
 def begun(study: Study, folder: pathlib.Path) -> Iterator[list[Run]]:
-  """Groups of a folder that have checkpoints of the study's config."""
+  """Yields a folder's groups that have checkpoints of the study's config."""
   for path in sorted(folder.glob("checkpoints/*/runs.json")):
     content = path.read_bytes()
     try:

@@ -358,7 +358,7 @@ def show(folder: pathlib.Path) -> str:
   for (optimizer, epoch, dataset), runs in kinds.items():
     line = f"{optimizer:{width}} {epoch:>5} {dataset:18} {len(runs):>4}"
     for name in names:
-      value = np.mean([run.get(name) for run in runs], dtype=float)
+      value = np.array([run.get(name) for run in runs], float).mean()
       line += f" {value:11.4g}" if np.isfinite(value) else " " * 12
     lines.append(line)
   try:

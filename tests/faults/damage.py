@@ -17,7 +17,7 @@ Spoil = Callable[[bytes, random.Random], bytes]
 def spoil(
   reader: Reader, how: Spoil, times: int, chance: random.Random, found: Figures
 ) -> None:
-  """Has a spoilt file read so many times."""
+  """Reads a damaged file a number of times, each with other damage."""
   reader.path.write_bytes(reader.content)
   whole, expected = inputs.attempt(reader.read)
   assert whole == "read", (

@@ -1,4 +1,4 @@
-"""Whole inputs of every reader, how they are read, and how they are spoilt."""
+"""Undamaged inputs of every reader, how to read and how to damage them."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -28,7 +28,7 @@ from experiments.files import UserError
 
 @contextlib.contextmanager
 def small() -> Iterator[dict[str, bytes]]:
-  """CIFAR-10 and frost in small; their digests are taken for the real ones."""
+  """Yields a small CIFAR-10 and frost, whose digests replace the real ones."""
   files = small_cifar.make_files()
   digests = {k: hashlib.sha256(v).hexdigest() for k, v in files.items()}
   digest = hashlib.sha256(frost_content(files)).hexdigest()
@@ -67,9 +67,9 @@ class Reader:
   """Of a file: its whole content, and how it is read.
 
   Attributes:
-    name: of what it reads.
+    name: what it reads.
     path: where the file is.
-    content: of the file.
+    content: the undamaged content.
     read: reads it.
     same: whether what is read must be the same, if it is not refused.
   """
@@ -241,7 +241,7 @@ def wheel_reader(folder: pathlib.Path, files: dict[str, bytes]) -> Reader:
   return Reader("wheel", path, path.read_bytes(), read, same=True)
 
 
-# How contents are spoilt.
+# How contents are damaged.
 
 
 def flip(content: bytes, chance: random.Random) -> bytes:

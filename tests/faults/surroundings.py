@@ -160,7 +160,7 @@ def each(what: str, cases: Iterator[Case]) -> Figures:
 def run(
   folder: pathlib.Path, whole: pathlib.Path | None = None
 ) -> list[Figures]:
-  """Runs all cases; those of names only with a study's folder."""
+  """Runs all cases. Names need the folder of a complete study."""
   kinds = {
     "file systems without locks (refused, with a remedy)": locks,
     "clocks that jump by years": clocks,

@@ -585,7 +585,7 @@ def test_torn_line(tmp_path):
   assert [row["seed"] for row in rows.read(path)] == [0, 1]
   path.write_bytes(b"hello\n" + path.read_bytes())
   with pytest.raises(
-    rows.RowsError, match=r"Line 1 of .*rows.jsonl is no JSON"
+    rows.RowsError, match=r"Line 1 of .*rows.jsonl is not valid JSON"
   ):
     rows.Rows(path)
 
@@ -736,7 +736,9 @@ def test_rows_that_were_changed(tmp_path, change):
     f"{json.dumps(row_of(0))}\n{json.dumps(row_of(1) | change)}\n"
   )
   (name,) = change
-  message = f"Line 2 of .*rows.jsonl is no row: its {name} is .*Remove it"
+  message = (
+    f"Line 2 of .*rows.jsonl is not a valid row: its {name} is .*Remove it"
+  )
   with pytest.raises(rows.RowsError, match=message):
     rows.Rows(path)
   less = row_of(1)
