@@ -662,7 +662,7 @@ def test_files_of_another_form(tmp_path, content):
   with pytest.raises(UserError, match="study.json has no settings.*Remove it"):
     config.load_settings(tmp_path)
   (tmp_path / "rows.jsonl").write_bytes(content + b"\n")
-  with pytest.raises(UserError, match="Line 1 of .*rows.jsonl is no .* Remove"):
+  with pytest.raises(UserError, match="Line 1 of .*rows.jsonl is not .* Remove"):
     rows.Rows(tmp_path / "rows.jsonl")
 
 
