@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterator
 import contextlib
+import errno
 import fnmatch
 import hashlib
+import io
 import json
 import os
 import pathlib
@@ -11,7 +13,13 @@ import re
 import secrets
 import shutil
 import subprocess
+import tempfile
 from typing import Any
+
+# From flock, on a file system without locks or with a lock server that fails.
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO)
+
+MOST_MEMORY = 2 * 2**30  # bytes, for npm and pip
 
 
 class UserError(RuntimeError):
@@ -41,26 +49,109 @@ def locked(folder: pathlib.Path, busy: Callable[[], object]) -> Iterator[None]:
   """Locks a folder against other processes. A killed process unlocks it.
 
   Args:
-    folder: which.
+    folder: the folder to lock.
     busy: called if another process has locked it; raises an error, or returns
       to wait for that process.
+
+  Raises:
+    UserError: if the file system has no working locks.
   """
   import filelock
 
-  lock = filelock.FileLock(folder / ".lock")
+  path = folder / ".lock"
+  # Without flock, filelock would fall back to a file that a kill leaves behind.
+  lock = filelock.FileLock(path, fallback_to_soft=False)
   try:
-    lock.acquire(timeout=0)
-  except filelock.Timeout:
-    busy()
-    lock.acquire()
+    try:
+      lock.acquire(timeout=0)
+    except filelock.Timeout:
+      busy()
+      lock.acquire()
+  except OSError as error:
+    if error.errno not in NO_LOCKS:
+      raise
+    raise UserError(
+      f"Expected a file system with working file locks, but {path} can't be "
+      f"locked: {error}. Use a folder on a local disk: --output for a study, "
+      "ORTHOGRAD_DATA for the data."
+    ) from error
   try:
     yield
   finally:
-    lock.release()
+    with contextlib.suppress(OSError):  # The process's end unlocks it, too.
+      lock.release()
+
+
+class Bounded(io.RawIOBase):
+  """Reads a file that may be hostile, up to limits.
+
+  Readers of archives allocate what a header claims. This file gives them no
+  more than the limits, and raises a UserError if there is more.
+
+  Attributes:
+    file: the file to read.
+    size: the largest position to read or seek.
+    at_once: bytes that one read may take.
+    left: bytes that all further reads may take.
+  """
+
+  def __init__(self, file: Any, size: int, at_once: int, left: int):
+    self.file, self.size, self.at_once, self.left = file, size, at_once, left
+
+  def read(self, size: int = -1, /) -> bytes:
+    most = min(self.at_once, self.left)
+    content = self.file.read(most + 1 if size < 0 else min(size, most + 1))
+    if len(content) > most:
+      raise UserError(f"expected at most {most:,} bytes to read here, got more")
+    self.left -= len(content)
+    self._check(self.tell())
+    return content
+
+  def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+    if whence == io.SEEK_SET:
+      self._check(offset)
+    return self.file.seek(offset, whence)
+
+  def tell(self) -> int:
+    return self.file.tell()
+
+  def seekable(self) -> bool:
+    return True
+
+  def _check(self, position: int) -> None:
+    if position > self.size:
+      raise UserError(f"expected at most {self.size:,} bytes in all, got more")
+
+
+def read_bounded(path: pathlib.Path, most: int) -> bytes:
+  """Reads a file, or raises a UserError if it has more than `most` bytes."""
+  with path.open("rb") as file:
+    content = file.read(most + 1)
+  if len(content) > most:
+    raise UserError(
+      f"Expected at most {most:,} bytes in {path}, got "
+      f"{path.stat().st_size:,}. Get it again."
+    )
+  return content
+
+
+def brief(text: object) -> str:
+  """Returns a text to print: at most 300 characters, no control characters."""
+  characters = (c if c.isprintable() else " " for c in str(text)[:301])
+  line = "".join(characters)
+  return line if len(line) <= 300 else f"{line[:300]}…"
+
+
+def remove(path: pathlib.Path) -> None:
+  """Removes a folder, a file or a link, but not what a link points to."""
+  if path.is_dir() and not path.is_symlink():
+    shutil.rmtree(path)
+  else:
+    path.unlink()
 
 
 def sha256(path: pathlib.Path) -> str:
-  """The digest of a file."""
+  """Returns the SHA-256 digest of a file."""
   with path.open("rb") as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -69,7 +160,7 @@ def remove_leftovers(folder: pathlib.Path, *names: str) -> None:
   """Removes temporary files that :func:`replacing` left when it was killed.
 
   Args:
-    folder: of the files that were to be replaced.
+    folder: folder of the files to be replaced.
     names: patterns of their names, such as ``"study.json"`` or ``"*.npy"``.
   """
   for path in folder.glob(".*.part"):
@@ -80,17 +171,18 @@ def remove_leftovers(folder: pathlib.Path, *names: str) -> None:
 
 
 def is_name(value: Any) -> bool:
-  """Whether a value may be part of a file's name: text, but no path."""
+  """Whether a value may be part of a file's name: printable, and not a path."""
   return (
     isinstance(value, str)
-    and bool(value)
+    and bool(value.strip())
+    and value.isprintable()
     and not value.startswith(".")
     and not set(value) & set("/\\\0")
   )
 
 
 def parse_json(content: str | bytes) -> Any:
-  """Parses JSON. A ValueError if it is none, or is nested too deeply."""
+  """Parses JSON. Raises a ValueError if it is invalid or nested too deeply."""
   try:
     return json.loads(content)
   except RecursionError as error:
@@ -98,17 +190,34 @@ def parse_json(content: str | bytes) -> Any:
 
 
 def run_bounded(
-  command: list[str], largest: int, **options: Any
+  command: list[str], largest: int, seconds: float, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-  """Runs a program. If there is sh, its files are limited to so many bytes."""
+  """Runs a program with limits on its time, files, memory and output.
+
+  Without `sh`, only the time and the output are limited.
+
+  Args:
+    command: the program and its arguments.
+    largest: bytes of the largest file that it may write.
+    seconds: time after which it is killed.
+    **options: passed to `subprocess.Popen`.
+
+  Raises:
+    subprocess.TimeoutExpired: if it takes longer.
+  """
   if sh := shutil.which("sh"):
-    # In blocks of 512 bytes.
-    limit = [sh, "-c", 'ulimit -f "$0" && exec "$@"', str(-(-largest // 512))]
-    command = [*limit, *command]
-  return subprocess.run(
-    command,
-    stdin=subprocess.DEVNULL,
-    capture_output=True,
-    text=True,
-    **options,
-  )
+    # In blocks of 512 bytes, and in kB of memory.
+    script = f'ulimit -f "$0" && ulimit -d {MOST_MEMORY // 1024} && exec "$@"'
+    command = [sh, "-c", script, str(-(-largest // 512)), *command]
+  with tempfile.TemporaryFile() as output:
+    done = subprocess.run(
+      command,
+      stdin=subprocess.DEVNULL,
+      stdout=output,
+      stderr=subprocess.STDOUT,
+      timeout=seconds,
+      **options,
+    )
+    output.seek(max(output.tell() - 2000, 0))
+    text = output.read(2000).decode(errors="replace")
+  return subprocess.CompletedProcess(command, done.returncode, text)

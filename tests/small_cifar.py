@@ -8,11 +8,12 @@ import io
 import json
 import pathlib
 import tarfile
+import zipfile
 
 import numpy as np
 import PIL.Image
 
-from experiments.cifar import cache
+from experiments.cifar import cache, frost
 
 SIZE = 20
 
@@ -89,7 +90,18 @@ LAUGHS = b"K\x00q\x00" + b"".join(
   b"h" + bytes([i]) + b"h" + bytes([i]) + b"\x86q" + bytes([i + 1])
   for i in range(60)
 )
+_ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n)R"
+_BYTES = b"cnumpy\ndtype\n(U\x02u1tR\x89"
 PICKLES = {
+  "a shape that takes for ever to print": LAUGHS
+  + (b"}(U\x06labels]U\x04data" + _ARRAY)
+  + (b"(K\x01h\x3c" + _BYTES + b"U\x00tbu."),
+  "a name that takes for ever to print": LAUGHS + b"h\x3ch\x3c\x93.",
+  "a name of 8 MB": b"c" + 8_000_000 * b"x" + b"\ny\n.",
+  "190,000 labels": b"}(U\x06labels]("
+  + (190_000 * b"K\x00" + b"eU\x04data" + _ARRAY)
+  + (b"(K\x01J" + (190_000).to_bytes(4, "little") + b"M\x00\x0c\x86")
+  + (_BYTES + b"U\x00tbu."),
   "a key that takes for ever to hash": b"}" + LAUGHS + b"Ns.",
   "labels that take for ever to count": b"}U\x06labels" + LAUGHS + b"s.",
   "a memo of 16 GB": b"}r" + (2**31 - 1).to_bytes(4, "little") + b".",
@@ -104,7 +116,10 @@ PICKLES = {
 }
 
 
-BOMBS = ("member", "header", "sparse", "nested", "backwards", "many")
+BOMBS = (
+  *("member", "header", "sparse", "nested", "backwards", "many"),
+  *("digits", "name", "map"),
+)
 
 
 def bomb(path, kind, small):
@@ -115,6 +130,7 @@ def bomb(path, kind, small):
       add(archive, name, content)
   with gzip.open(path, "rb") as file:
     content = file.read()
+  before, million = [], 1_000_000 * b"1"
   if kind == "member":
     header = bytearray(content[:512])
     info = tarfile.TarInfo("data_batch_1.bin")
@@ -149,6 +165,54 @@ def bomb(path, kind, small):
     content = (
       b"".join(tarfile.TarInfo(f"{i}").tobuf() for i in range(2000)) + content
     )
-  with gzip.open(path, "wb") as file:
-    file.write(content)
+  elif kind == "digits":  # CVE-2024-6232: quadratic in some versions of Python
+    before = [_header(tarfile.XHDTYPE, 300_000), 300_000 * b"1"]
+  elif kind == "name":
+    before = [_header(tarfile.GNUTYPE_LONGNAME, 190_000_000), *190 * [million]]
+  elif kind == "map":  # of a sparse file with many holes
+    pax = b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n"
+    before = [_header(tarfile.XHDTYPE, len(pax)), pax.ljust(512, b"\0")]
+    before += [_header(tarfile.REGTYPE, 50_000_000), b"99999999\n"]
+    before += 50 * [500_000 * b"1\n"]
+  size = sum(map(len, before))
+  with gzip.open(path, "wb", compresslevel=1) as file:
+    for part in [*before, bytes(-size % 512), content]:
+      file.write(part)
   return path
+
+
+def _header(kind, size):
+  info = tarfile.TarInfo("x")
+  info.type, info.size = kind, size
+  return info.tobuf(tarfile.GNU_FORMAT)
+
+
+WHEELS = ("deflated", "bzip2", "LZMA", "claims less", "many files")
+
+
+def wheel(path, kind):
+  """A small wheel as if it had frost's textures, which unpacks to much."""
+  methods = {"bzip2": zipfile.ZIP_BZIP2, "LZMA": zipfile.ZIP_LZMA}
+  method = methods.get(kind, zipfile.ZIP_DEFLATED)
+  first, *_ = frost.TEXTURES
+  files = {first: 50}  # MB
+  if kind == "many files":
+    files = dict.fromkeys([*map(str, range(20_000)), *frost.TEXTURES], 0)
+  with zipfile.ZipFile(path, "w", method) as archive:
+    for name, size in files.items():
+      with archive.open(f"imagecorruptions/frost/{name}", "w") as file:
+        for _ in range(size):
+          file.write(bytes(1_000_000))
+  if kind in ("bzip2", "LZMA", "claims less"):
+    # The claimed sizes, here and in the list at the end.
+    size = (50_000_000).to_bytes(4, "little")
+    content = path.read_bytes()
+    path.write_bytes(content.replace(size, (1_000).to_bytes(4, "little")))
+  return path
+
+
+def large_picture():
+  """Returns a PNG of 10 kB and 9,000 × 9,000 pixels, 243 MB."""
+  png = io.BytesIO()
+  PIL.Image.new("1", (9_000, 9_000)).save(png, "PNG")
+  return png.getvalue()

@@ -1,8 +1,8 @@
-"""The campaign of faults, in small and without its studies."""
+"""A small version of the campaign of faults, without its studies."""
 
 import random
 
-from faults import damage, hostile, inputs
+from faults import damage, hostile, index, inputs, surroundings
 import pytest
 
 
@@ -17,6 +17,17 @@ def test_hostile():
   (figures,) = hostile.run()
   assert figures.outcomes["refused"] == figures.cases > 10
   assert not figures.wrong, figures.wrong
+
+
+def test_surroundings(tmp_path):
+  for figures in surroundings.run(tmp_path):
+    assert figures.cases and not figures.wrong, figures.wrong
+
+
+@pytest.mark.slow
+def test_hostile_indexes():
+  for figures in index.run(share=0.2):
+    assert figures.cases and not figures.wrong, figures.wrong
 
 
 def test_what_is_wrong_is_seen(tmp_path):

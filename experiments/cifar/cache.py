@@ -84,7 +84,7 @@ class Cifar10(NamedTuple):
 
 
 def cache_folder(folder: str | os.PathLike | None = None) -> pathlib.Path:
-  """The cache: the given folder, or this machine's default."""
+  """Returns the cache: the given folder, or this machine's default."""
   if folder := folder or os.environ.get("ORTHOGRAD_DATA"):
     return pathlib.Path(folder).expanduser()
   home = pathlib.Path.home()
@@ -157,7 +157,7 @@ def class_balanced_subset(
     labels: integer array of shape (images,).
     per_class: images of each class. 500 of CIFAR-10's training images are the
       paper's 10 %.
-    seed: of the draw. A seed gives the same subset on every platform and in
+    seed: seed of the draw. It gives the same subset on every platform and in
       every version.
 
   Returns:
@@ -210,7 +210,7 @@ def decode(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def problem(path: pathlib.Path) -> str | None:
-  """The problem of a file of the cache, or None."""
+  """Returns what is wrong with a file of the cache, or None."""
   if not path.is_file():
     return MISSING
   try:
@@ -227,7 +227,7 @@ def problem(path: pathlib.Path) -> str | None:
 
 
 def status() -> str:
-  """The cache's folder, its files with their sizes, and how to get others."""
+  """Returns the cache's folder, its files and sizes, and how to get others."""
   lines = [size_line(cache_folder() / name) for name in FILES]
   if any(line.endswith(MISSING) for line in lines):
     lines.append("  `python -m experiments data fetch` gets what is missing.")
@@ -235,13 +235,13 @@ def status() -> str:
 
 
 def size_line(path: pathlib.Path) -> str:
-  """A file's name and size, or that it is missing."""
+  """Returns a file's name and size, or that it is missing."""
   size = f"{path.stat().st_size:>11,} bytes" if path.is_file() else MISSING
   return f"  {path.name:18} {size}"
 
 
 def verify() -> dict[pathlib.Path, str | None]:
-  """The problem of each file of the cache, or None."""
+  """Returns what is wrong with each file of the cache, or None."""
   paths = [cache_folder() / name for name in FILES]
   return {path: problem(path) for path in paths}
 

@@ -7,14 +7,22 @@ import io
 import math
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
+from typing import IO, cast
 import zipfile
 
 import numpy as np
 
 from experiments.cifar.cache import DataError, cache_folder, size_line
-from experiments.files import replacing, run_bounded
+from experiments.files import (
+  Bounded,
+  brief,
+  read_bounded,
+  replacing,
+  run_bounded,
+)
 
 FROST_PACKAGE = "imagecorruptions==1.1.2"
 # Shapes of the textures, by file name. The cache has one file with the bytes of
@@ -30,9 +38,12 @@ FROST_FILE = "frost.bin"
 FROST_DIGEST = (
   "148f9d8ac8cb209e8c22d2d6eb19f360a004879531d889ad9634e86e786f2d40"
 )
-# A picture in the package has 1.2 MB at most, and its wheel 2.1 MB.
+# A picture in the package has at most 1.2 MB, its wheel 2.1 MB, and the wheel's
+# list of files 2 kB. zipfile looks for the list's end in the last 64 kB.
 LARGEST_PICTURE = 2_000_000
 LARGEST_WHEEL = 10_000_000
+LARGEST_LIST = 70_000
+PATIENCE = 10 * 60  # seconds that pip may take
 
 
 def load_frost(folder: str | os.PathLike | None = None) -> list[np.ndarray]:
@@ -133,7 +144,7 @@ def _texture(content: bytes, name: str) -> bytes:
   except Exception as error:
     # A damaged picture can raise anything.
     raise DataError(
-      f"{name} is not that of {FROST_PACKAGE}: {error}. Uninstall "
+      f"{name} is not a picture of {FROST_PACKAGE}: {brief(error)}. Uninstall "
       "imagecorruptions; the right one is then downloaded."
     ) from error
   # OpenCV's bilinear resize takes the middle of each 5 × 5 pixels.
@@ -149,17 +160,26 @@ def _frost_files(say) -> dict[str, bytes]:
   if package and package.origin:
     say("Taking the textures from the imagecorruptions that is installed.")
     source = pathlib.Path(package.origin).parent / "frost"
-    return {name: (source / name).read_bytes() for name in TEXTURES}
+    return {
+      name: read_bounded(source / name, LARGEST_PICTURE) for name in TEXTURES
+    }
   say(f"Downloading {FROST_PACKAGE} for its textures …")
   with tempfile.TemporaryDirectory() as temporary:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     # Wheels only: building a source distribution would run its code.
     command += ["--only-binary=:all:", "--dest", temporary, FROST_PACKAGE]
-    done = run_bounded(command, LARGEST_WHEEL)
+    try:
+      done = run_bounded(command, LARGEST_WHEEL, PATIENCE)
+    except subprocess.TimeoutExpired as error:
+      raise DataError(
+        f"`pip download {FROST_PACKAGE}` took more than {PATIENCE / 60:g} "
+        "minutes. Check which index pip is set to use."
+      ) from error
     wheels = list(pathlib.Path(temporary).glob("*.whl"))
     if done.returncode or not wheels:
+      reason = " ".join(done.stdout.splitlines()[-3:])
       raise DataError(
-        f"`pip download {FROST_PACKAGE}` failed: {done.stderr.strip()[-500:]}\n"
+        f"`pip download {FROST_PACKAGE}` failed: {brief(reason)}\n"
         "Install it (pip install --no-deps imagecorruptions) and try again."
       )
     return _from_wheel(wheels[0])
@@ -168,16 +188,27 @@ def _frost_files(say) -> dict[str, bytes]:
 def _from_wheel(path: pathlib.Path) -> dict[str, bytes]:
   files = {}
   try:
-    with zipfile.ZipFile(path) as wheel:
+    with path.open("rb") as raw:
+      file = Bounded(raw, LARGEST_WHEEL, LARGEST_LIST, 3 * LARGEST_LIST)
+      wheel = zipfile.ZipFile(cast(IO[bytes], file))
+      # The list of its files is read; now the files.
+      file.at_once, file.left = LARGEST_PICTURE, LARGEST_WHEEL
       for name in TEXTURES:
         info = wheel.getinfo(f"imagecorruptions/frost/{name}")
+        # zipfile unpacks other compressions as a whole.
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+          raise ValueError(f"{name} is neither stored nor deflated")
         if info.file_size > LARGEST_PICTURE:
-          raise ValueError(f"{name} has {info.file_size:,} bytes")
-        files[name] = wheel.read(info)
+          raise ValueError(
+            f"expected at most {LARGEST_PICTURE:,} bytes of {name}, got "
+            f"{info.file_size:,}"
+          )
+        with wheel.open(info) as picture:
+          files[name] = picture.read(LARGEST_PICTURE)
   except Exception as error:
     # A damaged archive can raise anything.
     raise DataError(
-      f"{path.name} is not the wheel of {FROST_PACKAGE}: {error}. Check which "
-      "index pip is set to use."
+      f"{path.name} is not the wheel of {FROST_PACKAGE}: {brief(error)}. Check "
+      "which index pip is set to use."
     ) from error
   return files

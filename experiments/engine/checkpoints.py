@@ -1,12 +1,13 @@
 """Checkpoints of a group of runs: the last two, with digests of their files.
 
 Orbax writes a checkpoint while training continues, under a temporary name. Then
-the SHA-256 digests of its files are written beside them. Only then is the
-checkpoint renamed to the number of its epoch. So a checkpoint of that name is
-whole, and a later change of its files is noticed.
+`digests.json` is written beside its files: their SHA-256 digests, the epoch,
+and the group with its settings. Only then is the checkpoint renamed to the
+number of its epoch. So a checkpoint of that name is complete, and one that was
+changed, or copied from another epoch or group, is noticed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 import concurrent.futures
 import contextlib
 import functools
@@ -14,16 +15,29 @@ import json
 import logging
 import pathlib
 import re
+import reprlib
 import shutil
 import sys
+import threading
 from typing import Any
 
 import jax
 
-from experiments.files import UserError, parse_json, replacing, sha256
+from experiments.files import (
+  UserError,
+  parse_json,
+  remove,
+  replacing,
+  sha256,
+)
 
 KEPT = 2
 DIGESTS = "digests.json"
+# Orbax measures its timeouts by the wall clock, so one of minutes would end a
+# study if the clock is set. This one allows for 146 years in both directions.
+TIMEOUT = int(threading.TIMEOUT_MAX) // 2
+# What identifies a group: texts such as the digest of its settings.
+Group = Mapping[str, str]
 
 
 class Checkpoints:
@@ -31,14 +45,17 @@ class Checkpoints:
 
   Attributes:
     folder: where they are, each in a folder named for its epoch.
+    group: identifies the group that they belong to.
   """
 
-  def __init__(self, folder: pathlib.Path):
+  def __init__(self, folder: pathlib.Path, group: Group):
     import orbax.checkpoint as ocp
 
     _silence_orbax()
-    self.folder = folder
-    self._orbax = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+    self.folder, self.group = folder, group
+    self._orbax = ocp.AsyncCheckpointer(
+      ocp.StandardCheckpointHandler(), timeout_secs=TIMEOUT
+    )
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
     self._finished: concurrent.futures.Future[None] | None = None
 
@@ -53,11 +70,11 @@ class Checkpoints:
 
   @property
   def epochs(self) -> list[int]:
-    """Epochs that have a checkpoint, the last one first."""
+    """Returns the epochs that have a checkpoint, the last one first."""
     return sorted(_epochs(self.folder), reverse=True)
 
   def restore(self, epoch: int, like: Any) -> Any:
-    """The state after an epoch.
+    """Returns the state after an epoch.
 
     Args:
       epoch: one of :attr:`epochs`.
@@ -98,7 +115,8 @@ class Checkpoints:
       return
     new = self.folder / f"{epoch}.new"
     with replacing(new / DIGESTS) as temporary:
-      temporary.write_text(json.dumps(_digests(new, {temporary.name})))
+      content = _content(new, self.group, epoch, {temporary.name})
+      temporary.write_text(json.dumps(content))
     earlier = sorted(e for e in _epochs(self.folder) if e < epoch)
     for old in _epochs(self.folder) - set(earlier):
       _remove(self.folder / str(old))
@@ -137,11 +155,11 @@ def remove_unfinished(folder: pathlib.Path) -> None:
   """Removes checkpoints that a crash left half written or half removed."""
   for path in folder.glob("*"):
     if re.fullmatch(r"\d+\.(new|old)(\.orbax-checkpoint-tmp.*)?", path.name):
-      shutil.rmtree(path)
+      remove(path)
 
 
-def remove_damaged(folder: pathlib.Path) -> list[str]:
-  """Removes checkpoints whose files do not have their digests.
+def remove_damaged(folder: pathlib.Path, group: Group) -> list[str]:
+  """Removes checkpoints that are damaged, or of another epoch or group.
 
   Returns:
     The problem of each.
@@ -149,8 +167,8 @@ def remove_damaged(folder: pathlib.Path) -> list[str]:
   problems = []
   for epoch in sorted(_epochs(folder)):
     path = folder / str(epoch)
-    if what := _problem(path):
-      problems.append(f"the checkpoint {path} is damaged and removed: {what}")
+    if what := _problem(path, group):
+      problems.append(f"removed the damaged checkpoint {path}: {what}")
       _remove(path)
   return problems
 
@@ -159,40 +177,53 @@ def _epochs(folder: pathlib.Path) -> set[int]:
   return {
     int(path.name)
     for path in folder.glob("*")
-    if re.fullmatch("[1-9][0-9]*", path.name) and path.is_dir()
+    if re.fullmatch("[1-9][0-9]*", path.name)
   }
 
 
 def _remove(path: pathlib.Path) -> None:
   """Renames a checkpoint before removing it: a crash leaves no half of it."""
-  shutil.rmtree(path.rename(path.with_suffix(".old")))
+  remove(path.rename(path.with_suffix(".old")))
 
 
-def _problem(path: pathlib.Path) -> str | None:
-  """What is wrong with a checkpoint, or None."""
+def _problem(path: pathlib.Path, group: Group) -> str | None:
+  """Returns what is wrong with a checkpoint, or None."""
   try:
-    expected = parse_json((path / DIGESTS).read_bytes())
-    found = _digests(path, {DIGESTS})
+    written = parse_json((path / DIGESTS).read_bytes())
+    expected = _content(path, group, int(path.name), {DIGESTS})
   except PermissionError as error:
     raise UserError(f"{error}: get permission to read it.") from error
   except (OSError, ValueError) as error:
     return f"{DIGESTS} can't be read ({error})"
-  if found == expected:
+  if written == expected:
     return None
-  if not isinstance(expected, dict):
+  if not isinstance(written, dict) or written.keys() != expected.keys():
+    return f"{DIGESTS} is not of this form: {', '.join(expected)}"
+  found, files = expected.pop("files"), written.pop("files")
+  for name, value in expected.items():
+    if written[name] != value:
+      given = reprlib.repr(written[name])
+      return f"expected one of {name} {value!r}, got one of {name} {given}"
+  if not isinstance(files, dict):
     return f"{DIGESTS} has no digests"
-  for name in sorted(expected.keys() | found.keys()):
+  for name in sorted(files.keys() | found.keys()):
     if name not in found:
       return f"{name} is missing"
-    if name not in expected:
+    if name not in files:
       return f"{name} is not one of its files"
-    if found[name] != expected[name]:
+    if found[name] != files[name]:
       return f"{name} is not what was written, by its SHA-256 digest"
   return None
 
 
+def _content(
+  folder: pathlib.Path, group: Group, epoch: int, without: set[str]
+) -> dict[str, Any]:
+  """Returns what `digests.json` has: group, epoch, and digests by path."""
+  return {**group, "epoch": epoch, "files": _digests(folder, without)}
+
+
 def _digests(folder: pathlib.Path, without: set[str]) -> dict[str, str]:
-  """The SHA-256 digest of each file, by its path in the folder."""
   digests = {}
   for path in sorted(folder.glob("**/*")):
     name = path.relative_to(folder).as_posix()

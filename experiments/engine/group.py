@@ -26,8 +26,8 @@ from experiments.files import UserError, parse_json, replacing
 class Options:
   """How a study is run.
 
-  Results do not depend on it, but for the published images, and for ensembles,
-  which need groups of their size.
+  Results do not depend on it, except for the published images, and for
+  ensembles, which need groups of their size.
 
   Attributes:
     convolutions: how they are computed: one of :data:`train.CONVOLUTIONS`, or
@@ -54,10 +54,10 @@ class Workshop:
   """What the groups of a study share.
 
   Attributes:
-    study: whose groups.
-    folder: of the study.
+    study: the study to run.
+    folder: folder of the study.
     options: how it is run.
-    rows: of the folder.
+    rows: the folder's rows.
     data: images to train on.
     sets: images to evaluate on.
     engine: trains.
@@ -77,9 +77,9 @@ class Workshop:
 
 
 def manifest(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
-  """What identifies the checkpoints of a group."""
+  """Returns what identifies the checkpoints of a group."""
   return {
-    "format": 3,  # the first one with digests
+    "format": 4,  # the first one whose digests name epoch and group
     "config_hash": study.config.hash,
     "diagnostics": study.diagnostics,
     "runs": [[dataclasses.asdict(run.method), run.seed] for run in runs],
@@ -87,7 +87,7 @@ def manifest(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
 
 
 def begun(study: Study, folder: pathlib.Path) -> Iterator[list[Run]]:
-  """Groups of a folder that have checkpoints of the study's config."""
+  """Yields a folder's groups that have checkpoints of the study's config."""
   for path in sorted(folder.glob("checkpoints/*/runs.json")):
     content = path.read_bytes()
     try:
@@ -121,11 +121,12 @@ class Group:
     text = json.dumps(manifest(shop.study, runs))
     name = _folder_name(text.encode())
     self.folder = shop.folder / "checkpoints" / name
+    self.identity = {"group": name, "config_hash": shop.study.config.hash}
     if jax.process_index() == 0:
       self.folder.mkdir(parents=True, exist_ok=True)
       with replacing(self.folder / "runs.json") as temporary:
         temporary.write_text(text)
-      for problem in remove_damaged(self.folder / "state"):
+      for problem in remove_damaged(self.folder / "state", self.identity):
         shop.say(f"{label}: {problem}")
     meet(name)
 
@@ -157,7 +158,7 @@ class Group:
     runs = engine.place(self.runs, self.shop.data.train_labels)
     images = engine.replicate(self.shop.data.train_images)
     labels = engine.replicate(self.shop.data.train_labels)
-    with Checkpoints(self.folder / "state") as checkpoints:
+    with Checkpoints(self.folder / "state", self.identity) as checkpoints:
       done, state = self._restore(checkpoints, runs)
       self._evaluate(done, state)
       eta = Eta(epochs - done)

@@ -81,7 +81,7 @@ class RowsError(UserError):
 
 
 def key(row: Mapping[str, Any]) -> Key:
-  """What identifies a row: config, optimizer, seed, epoch and dataset."""
+  """Returns what identifies a row: config, optimizer, seed, epoch, dataset."""
   return (
     row["config_hash"],
     row["optimizer"],
@@ -98,8 +98,8 @@ class Rows:
   writing, and its row is made again.
 
   Attributes:
-    path: of the file.
-    keys: of the rows that are in it.
+    path: the file.
+    keys: the keys of its rows.
   """
 
   def __init__(self, path: pathlib.Path, write: bool = True):
@@ -196,8 +196,8 @@ class Missing:
   """The rows that a study still lacks.
 
   Attributes:
-    study: which.
-    keys: of the rows that are there. They may grow.
+    study: the study to check.
+    keys: the keys of the rows that exist. They may grow.
   """
 
   def __init__(self, study: Study, keys: Set[Key]):
@@ -237,10 +237,10 @@ def _repair(path: pathlib.Path) -> None:
 
 
 def read(path: pathlib.Path) -> Iterator[dict[str, Any]]:
-  """The rows of a file, which may be gzipped, without a torn last line.
+  """Yields the rows of a file, which may be gzipped, without a torn last line.
 
   Raises:
-    RowsError: if a line is no row, or a row is there twice.
+    RowsError: if a line is not a valid row, or a row is there twice.
   """
   if not path.exists():
     return
@@ -250,11 +250,11 @@ def read(path: pathlib.Path) -> Iterator[dict[str, Any]]:
       row = parse_json(line)
     except ValueError as error:
       raise RowsError(
-        f"Line {number} of {path} is no JSON: {error}. {_REMEDY}"
+        f"Line {number} of {path} is not valid JSON: {error}. {_REMEDY}"
       ) from error
     if problem := _problem(row):
       raise RowsError(
-        f"Line {number} of {path} is no row: {problem}. {_REMEDY}"
+        f"Line {number} of {path} is not a valid row: {problem}. {_REMEDY}"
       )
     first = lines.setdefault(key(row), number)
     if first != number:
@@ -279,7 +279,7 @@ def _lines(path: pathlib.Path) -> Iterator[bytes]:
 
 
 def _problem(row: Any) -> str | None:
-  """What is wrong with the form of a row, or None."""
+  """Returns what is wrong with the form of a row, or None."""
   if not isinstance(row, dict):
     return f"it is {reprlib.repr(row)}"
   for name in REQUIRED:
@@ -292,7 +292,7 @@ def _problem(row: Any) -> str | None:
 
 
 def finite(value: Any) -> Any:
-  """The same value, with None for NaN and infinities, which JSON lacks."""
+  """Returns the same value, with None for NaN and infinities, for JSON."""
   if isinstance(value, Mapping):
     return {k: finite(v) for k, v in value.items()}
   if isinstance(value, list | tuple):
@@ -304,7 +304,7 @@ def finite(value: Any) -> Any:
 
 @functools.cache
 def environment() -> dict[str, Any]:
-  """The versions, device and commit that a row is made with."""
+  """Returns the versions, device and commit that a row is made with."""
   names = ("jax", "jaxlib", "optax", "flax", "numpy", "orthograd-optax")
   versions: dict[str, str | None] = {"python": platform.python_version()}
   for name in names:
@@ -321,12 +321,17 @@ def environment() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-  """The commit of the code, with a + if it was changed; None without git."""
+  """Returns the commit of the code, with a + if changed; None without git."""
   if known := os.environ.get("ORTHOGRAD_COMMIT"):
     return known
   folder = pathlib.Path(__file__).parents[1]
   git = functools.partial(
-    subprocess.run, cwd=folder, capture_output=True, text=True
+    subprocess.run,
+    cwd=folder,
+    # So that `git status` does not lock and rewrite the clone's index.
+    env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
+    capture_output=True,
+    text=True,
   )
   try:
     head = git(["git", "rev-parse", "--short=12", "HEAD"])

@@ -37,7 +37,7 @@ def run_study(
 
   Args:
     study: what to train and evaluate.
-    folder: of the study; made if there is none.
+    folder: folder of the study, created if missing.
     options: how to run it.
     say: prints progress; by default a line on the terminal.
 
@@ -113,11 +113,11 @@ def make_groups(
   mesh: jax.sharding.Mesh,
   options: Options,
 ) -> Iterator[list[Run]]:
-  """The runs that lack rows, in groups that train together.
+  """Yields the runs that lack rows, in groups that train together.
 
-  A group that has checkpoints stays as it is, even if another study that shares
-  the folder began it. Methods of a seed that share a program are in one group,
-  if they fit.
+  A group that has checkpoints is left unchanged, even if another study that
+  shares the folder began it. Methods of a seed that share a program are in one
+  group, if they fit.
   """
   taken: set[Run] = set()
   for runs in begun(study, folder):
@@ -152,7 +152,7 @@ def split_seeds(study: Study, seeds: list[int], most: int) -> list[list[int]]:
       f"together, but only {most} do. Set --group-size to {size} times the "
       f"number of methods, {len(study.methods)}, or use a larger device."
     )
-  # Where ensembles don't fit, each seed is a block by itself.
+  # Where ensembles don't fit, each seed is a block of its own.
   unit, most = (study.block, most // size) if size <= most else (None, most)
   blocks = [list(block) for _, block in itertools.groupby(seeds, unit)]
   count = math.ceil(len(blocks) / most)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -279,8 +280,10 @@ def make(
     for name in study.optimizers
     if found.seeds([name], ["train", "clean"], epochs)
   ]
+  # A picture's name is part of a link, which Markdown would escape.
+  picture = re.sub(r"\W", "_", study.name, flags=re.ASCII)
   facts = {
-    "study": study.name,
+    "study": picture,
     "title": title(study.name),
     "answer": its,
     "planned": planned,
@@ -303,11 +306,11 @@ def make(
     "runs_of": runs_of(study, found),
   }
   drawings = {
-    f"{study.name}_differences": lambda: differences(its, by_others),
-    f"{study.name}_reliability": lambda: figures.reliability(
+    f"{picture}_differences": lambda: differences(its, by_others),
+    f"{picture}_reliability": lambda: figures.reliability(
       found, None, optimizers=ended
     ),
-    f"{study.name}_curves": lambda: figures.training(
+    f"{picture}_curves": lambda: figures.training(
       found, PANELS, None, epochs, followed
     ),
   }
@@ -355,11 +358,12 @@ def show(folder: pathlib.Path) -> str:
   for (optimizer, epoch, dataset), runs in kinds.items():
     line = f"{optimizer:{width}} {epoch:>5} {dataset:18} {len(runs):>4}"
     for name in names:
-      value = np.mean([run.get(name, np.nan) for run in runs])
+      value = np.array([run.get(name) for run in runs], float).mean()
       line += f" {value:11.4g}" if np.isfinite(value) else " " * 12
     lines.append(line)
-  summary = None
-  if any(has(found, pair) for pair in pairs(study)):
+  try:
     summary = markdown("summary.md", {"answer": answer(study, found)})
+  except rows.RowsError:  # if there is nothing to compare yet
+    summary = None
   facts = {"diverged": diverged, "lines": lines, "summary": summary}
   return render("show.txt", facts).rstrip()

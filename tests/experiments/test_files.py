@@ -1,8 +1,11 @@
 """Files that are whole or not there."""
 
 import errno
+import fcntl
+import io
 import os
 import stat
+import subprocess
 import sys
 
 import pytest
@@ -52,22 +55,94 @@ def test_only_own_leftovers_are_removed(tmp_path):
   assert left == {*others, "file", ".study.json-01234567.part"}
 
 
-@pytest.mark.parametrize("name", ["a", "table1", "sgd_0.1", "a b", "ä"])
+@pytest.mark.parametrize(
+  "name", ["a", "table1", "sgd_0.1", "a b", "größe", "100%", "a|b"]
+)
 def test_names(name):
   assert files.is_name(name)
 
 
 @pytest.mark.parametrize(
-  "name", ["", ".", "..", "../x", "/x", "a/b", "a\\b", 3]
+  "name",
+  ["", " ", ".", "../x", "/x", "a/b", "a\\b", "a\nb", "\x1b[2J", "\ud800", 3],
 )
 def test_what_is_no_name(name):
   assert not files.is_name(name)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no sh")
-def test_run_bounded(tmp_path):
+def test_run_bounded(tmp_path, monkeypatch):
+  """Files, memory, time and output are limited."""
+
+  def status(script, *args, seconds=60):
+    command = [sys.executable, "-c", script, *args]
+    return files.run_bounded(command, 100_000, seconds)
+
   write = "import sys; open(sys.argv[1], 'wb').write(bytes(int(sys.argv[2])))"
-  for size, code in ((100_000, 0), (300_000, 1)):
-    path = str(tmp_path / "file")
-    command = [sys.executable, "-c", write, path, str(size)]
-    assert files.run_bounded(command, 100_000).returncode == code
+  for size, code in (("100000", 0), ("300000", 1)):
+    assert status(write, str(tmp_path / "file"), size).returncode == code
+  monkeypatch.setattr(files, "MOST_MEMORY", 200_000_000)
+  for size, code in ((1_000, 0), (300_000_000, 1)):
+    assert status(f"x = bytes({size})").returncode == code
+  done = status(
+    "import sys; print(5_000 * 'x'); print('last', file=sys.stderr)"
+  )
+  assert len(done.stdout) == 2000 and done.stdout.endswith("xx\nlast\n")
+  with pytest.raises(subprocess.TimeoutExpired):
+    status("import time; time.sleep(60)", seconds=0.5)
+
+
+@pytest.mark.parametrize("code", files.NO_LOCKS, ids=errno.errorcode.get)
+def test_a_file_system_without_locks(tmp_path, monkeypatch, code):
+  """Also one whose lock server fails only when the lock is released."""
+  whole = fcntl.flock
+
+  def flock(fd, operation):
+    if operation == fcntl.LOCK_UN or acquire:
+      raise OSError(code, os.strerror(code))
+    whole(fd, operation)
+
+  monkeypatch.setattr(fcntl, "flock", flock)
+  acquire = True
+  message = f"working file locks, but .*{os.strerror(code)}.*--output.*ORTHO"
+  with pytest.raises(files.UserError, match=message):
+    with files.locked(tmp_path, pytest.fail):
+      pytest.fail("it is locked")
+  acquire = False
+  with files.locked(tmp_path, pytest.fail):
+    pass
+
+
+def test_bounded():
+  file = files.Bounded(io.BytesIO(bytes(100)), size=90, at_once=20, left=50)
+  assert len(file.read(20)) == 20 and file.tell() == 20
+  for size in (21, 10**12, -1):
+    file.seek(0)
+    with pytest.raises(files.UserError, match="at most 20 bytes to read"):
+      file.read(size)
+  file.seek(0)
+  assert len(file.read(15) + file.read(15)) == 30
+  with pytest.raises(files.UserError, match="at most 0 bytes to read"):
+    file.read(1)
+  with pytest.raises(files.UserError, match="at most 90 bytes in all"):
+    file.seek(91)
+  file.left = file.at_once = 100
+  file.seek(80)
+  with pytest.raises(files.UserError, match="at most 90 bytes in all"):
+    file.read(20)
+
+
+def test_brief():
+  assert files.brief("a\x1b[2J\nb") == "a [2J b"
+  assert files.brief(10**6 * "x") == 300 * "x" + "…"
+
+
+def test_remove(tmp_path):
+  target, link = tmp_path / "target", tmp_path / "link"
+  target.mkdir()
+  (target / "file").write_text("hello")
+  link.symlink_to(target)
+  files.remove(link)
+  assert (target / "file").exists() and not link.is_symlink()
+  files.remove(target)
+  assert not list(tmp_path.iterdir())

@@ -5,6 +5,7 @@ import pathlib
 import random
 import traceback
 
+from experiments import config
 from experiments.engine import checkpoints
 from faults import inputs
 from faults.figures import Figures
@@ -16,7 +17,7 @@ Spoil = Callable[[bytes, random.Random], bytes]
 def spoil(
   reader: Reader, how: Spoil, times: int, chance: random.Random, found: Figures
 ) -> None:
-  """Has a spoilt file read so many times."""
+  """Reads a damaged file a number of times, each with other damage."""
   reader.path.write_bytes(reader.content)
   whole, expected = inputs.attempt(reader.read)
   assert whole == "read", (
@@ -61,6 +62,8 @@ def damage_checkpoints(
 ) -> list[Figures]:
   """Of a real study: each damage is found, and what is whole is not."""
   (state,) = folder.glob("checkpoints/*/state")
+  study = config.load_settings(folder)
+  group = {"group": state.parent.name, "config_hash": study.config.hash}
   flips = Figures("a flipped bit in a checkpoint")
   parts = Figures("a checkpoint's file truncated or deleted")
   paths = [p for p in sorted(state.glob("**/*")) if p.is_file()]
@@ -68,7 +71,7 @@ def damage_checkpoints(
 
   def look(path: pathlib.Path, found: Figures) -> None:
     epoch = state / path.relative_to(state).parts[0]
-    if checkpoints._problem(epoch):
+    if checkpoints._problem(epoch, group):
       found.outcomes["refused"] += 1
     else:
       found.outcomes["not seen"] += 1
@@ -88,7 +91,7 @@ def damage_checkpoints(
     path.unlink()
     look(path, parts)
     path.write_bytes(content)
-  assert not checkpoints.remove_damaged(state)
+  assert not checkpoints.remove_damaged(state, group)
   return [flips, parts]
 
 

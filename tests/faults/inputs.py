@@ -1,4 +1,4 @@
-"""Whole inputs of every reader, how they are read, and how they are spoilt."""
+"""Undamaged inputs of every reader, how to read and how to damage them."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -21,14 +21,14 @@ import small_cifar
 import tiny
 
 from experiments import config
-from experiments.cifar import cache, frost, sources
+from experiments.cifar import cache, export, frost, published, sources
 from experiments.engine import checkpoints, group, rows, runner
 from experiments.files import UserError
 
 
 @contextlib.contextmanager
 def small() -> Iterator[dict[str, bytes]]:
-  """CIFAR-10 and frost in small; their digests are taken for the real ones."""
+  """Yields a small CIFAR-10 and frost, whose digests replace the real ones."""
   files = small_cifar.make_files()
   digests = {k: hashlib.sha256(v).hexdigest() for k, v in files.items()}
   digest = hashlib.sha256(frost_content(files)).hexdigest()
@@ -67,9 +67,9 @@ class Reader:
   """Of a file: its whole content, and how it is read.
 
   Attributes:
-    name: of what it reads.
+    name: what it reads.
     path: where the file is.
-    content: of the file.
+    content: the undamaged content.
     read: reads it.
     same: whether what is read must be the same, if it is not refused.
   """
@@ -104,10 +104,12 @@ def json_readers(folder: pathlib.Path) -> list[Reader]:
   for path in (folder / "checkpoints" / name, state / "d"):
     path.mkdir(parents=True)
   (state / "d" / "x").write_bytes(b"numbers")
-  digests = json.dumps(checkpoints._digests(state, {checkpoints.DIGESTS}))
+  identity = {"group": name, "config_hash": study.config.hash}
+  without = {checkpoints.DIGESTS}
+  digests = json.dumps(checkpoints._content(state, identity, 1, without))
 
   def check_digests() -> None:
-    if what := checkpoints._problem(state):
+    if what := checkpoints._problem(state, identity):
       raise UserError(what)
 
   return [
@@ -177,7 +179,46 @@ def data_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
 
   content = frost_content(files)
   readers.append(Reader("frost", path, content, textures, same=True))
-  return [*readers, wheel_reader(folder, files)]
+  readers += tfds_readers(folder / "tfds", files)
+  return [*readers, wheel_reader(folder, files), npy_reader(folder / "npy")]
+
+
+def tfds_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
+  """Of each array_record file, and of what describes them."""
+  parts = [cache.decode(np.frombuffer(x, np.uint8)) for x in files.values()]
+  train = [np.concatenate(x) for x in zip(*parts[:5], strict=True)]
+  data = cache.Cifar10(*train, *parts[5])
+  with contextlib.redirect_stderr(io.StringIO()):
+    dataset = export.export_tfds(folder, data, lambda _: None)
+  read = lambda: fetched(folder, folder.with_name("cache"))
+  return [
+    Reader(f"TFDS's {path.name}", path, path.read_bytes(), read, same=True)
+    for path in sorted(dataset.iterdir())
+    if "array_record" in path.name or path.name == "dataset_info.json"
+  ]
+
+
+def npy_reader(folder: pathlib.Path) -> Reader:
+  """Of one corruption of the published CIFAR-10-C, without its pixels.
+
+  Nothing but the shape and the labels of the published files can be checked.
+  """
+  folder.mkdir()
+  np.save(folder / "fog.npy", np.zeros((100, 32, 32, 3), np.uint8))
+  labels = np.arange(100, dtype=np.uint8) % 10
+  np.save(folder / "labels.npy", labels)
+  digest = hashlib.sha256(labels[:20].tobytes()).hexdigest()
+
+  def read() -> bytes:
+    with (
+      unittest.mock.patch.object(published, "IMAGES", 20),
+      unittest.mock.patch.object(published, "LABELS_DIGEST", digest),
+    ):
+      images, found = published.load(folder, "fog", 1)
+    return found.tobytes() + bytes(images.shape)
+
+  path = folder / "labels.npy"
+  return Reader("published labels", path, path.read_bytes(), read, same=True)
 
 
 def wheel_reader(folder: pathlib.Path, files: dict[str, bytes]) -> Reader:
@@ -200,7 +241,7 @@ def wheel_reader(folder: pathlib.Path, files: dict[str, bytes]) -> Reader:
   return Reader("wheel", path, path.read_bytes(), read, same=True)
 
 
-# How contents are spoilt.
+# How contents are damaged.
 
 
 def flip(content: bytes, chance: random.Random) -> bytes:

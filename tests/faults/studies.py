@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 from experiments.engine import rows
@@ -23,15 +24,18 @@ STUDIES = 24
 WHEN = ("time", "wall_time", "epoch_seconds")
 
 
-def start(folder: pathlib.Path, limit: int | None = None) -> subprocess.Popen:
-  """The study, in a process of its own.
+def start(
+  folder: pathlib.Path, limit: int | None = None, *others: str
+) -> subprocess.Popen:
+  """Starts the study in a process of its own.
 
   Args:
-    folder: of the study.
+    folder: folder of the study.
     limit: bytes of the largest file that can be written, for a full disk.
+    *others: settings besides the study's.
   """
   command = [sys.executable, "-m", "experiments", "run", "quick"]
-  for setting in (*SETTINGS, "batch_size=16"):
+  for setting in (*SETTINGS, "batch_size=16", *others):
     command += ["--set", setting]
   command += ["--checkpoint-every", "1", "--output", str(folder)]
   if limit is not None:
@@ -55,16 +59,16 @@ def start(folder: pathlib.Path, limit: int | None = None) -> subprocess.Popen:
   )
 
 
-def finish(folder: pathlib.Path) -> tuple[int, str, float]:
-  """Status, output and seconds of the study without a disturbance."""
+def finish(folder: pathlib.Path, *others: str) -> tuple[int, str, float]:
+  """Returns status, output and seconds of the study left undisturbed."""
   begin = time.monotonic()
-  process = start(folder)
+  process = start(folder, None, *others)
   output, _ = process.communicate(timeout=600)
   return process.returncode, output, time.monotonic() - begin
 
 
 def results(folder: pathlib.Path) -> dict[rows.Key, dict]:
-  """All that was found; two rows of the same are an error of `rows.read`."""
+  """Returns what was found; `rows.read` refuses a row that is there twice."""
   return {
     rows.key(row): {k: row[k] for k in row if k not in WHEN}
     for row in rows.read(folder / "rows.jsonl")
@@ -106,6 +110,13 @@ class Disturber:
       time.sleep(0.05)
     return process.communicate()[0]
 
+  def hang_up(self) -> str:
+    """As a terminal that is closed does."""
+    process = start(self.folder)
+    self._wait(process, least=0)
+    process.send_signal(signal.SIGHUP)
+    return process.communicate()[0]
+
   def fill_the_disk(self) -> str:
     process = start(self.folder, limit=512 * self.random.randint(1, 60))
     return process.communicate()[0]
@@ -119,6 +130,33 @@ class Disturber:
     cut = lambda content: inputs.truncate(content, self.random)
     return self._damage(cut if self.random.random() < 0.5 else None)
 
+  def swap(self) -> str | None:
+    """The last checkpoint is replaced by the one before, or another study's."""
+    *before, last = [None, *self._states()]
+    other = self.folder.parent / "other"
+    sources = sorted(other.glob("checkpoints/*/state/[0-9]"))
+    source = self.random.choice([*sources, *before[1:]])
+    if last is None:
+      return None
+    shutil.rmtree(last)
+    shutil.copytree(source, last)
+    self.damaged = True
+    return ""
+
+  def link(self) -> str | None:
+    """The last checkpoint is damaged, and a link to a folder elsewhere."""
+    states = self._states()
+    if not states or self._damage(None) is None:
+      return None
+    elsewhere = pathlib.Path(tempfile.mkdtemp(dir=self.folder.parent))
+    states[-1].rename(elsewhere / "state")
+    states[-1].symlink_to(elsewhere / "state")
+    return ""
+
+  def _states(self) -> list[pathlib.Path]:
+    states = self.folder.glob("checkpoints/*/state/*")
+    return sorted(path for path in states if path.name.isdigit())
+
   def tear(self) -> str | None:
     """The last line, as a crash of the machine would."""
     path = self.folder / "rows.jsonl"
@@ -129,8 +167,7 @@ class Disturber:
 
   def _damage(self, change: Callable[[bytes], bytes] | None) -> str | None:
     """Changes a file of the last checkpoint, or one of each, or removes it."""
-    states = self.folder.glob("checkpoints/*/state/*")
-    both = sorted(path for path in states if path.name.isdigit())
+    both = self._states()
     for state in both if self.random.random() < 0.3 else both[-1:]:
       files = [p for p in sorted(state.glob("**/*")) if p.is_file()]
       path = self.random.choice([p for p in files if p.stat().st_size])
@@ -145,9 +182,12 @@ class Disturber:
 KINDS: dict[str, Callable[[Disturber], str | None]] = {
   "studies killed (SIGKILL)": Disturber.kill,
   "… interrupted (SIGINT, up to three times)": Disturber.interrupt,
+  "… hung up (SIGHUP)": Disturber.hang_up,
   "… out of disk": Disturber.fill_the_disk,
   "… with a flipped bit in a checkpoint": Disturber.flip,
   "… with a checkpoint truncated, or parts gone": Disturber.truncate,
+  "… with a checkpoint of another epoch or study": Disturber.swap,
+  "… with a link to a damaged checkpoint": Disturber.link,
   "… with a torn last line": Disturber.tear,
 }
 
@@ -160,8 +200,8 @@ def disturb(folder, expected, seconds, seed):
     # A process comes first: without it, there is nothing to damage.
     one.damaged = False
     for name in (
-      one.random.choices(names[:3], (3, 1, 1))[0],
-      one.random.choice(names[3:]),
+      one.random.choices(names[:4], (3, 1, 1, 1))[0],
+      one.random.choice(names[4:]),
     ):
       output = KINDS[name](one)
       if output is None:  # There was nothing to damage yet.
@@ -173,7 +213,7 @@ def disturb(folder, expected, seconds, seed):
   if status or "Traceback" in output:
     return kinds, [*wrong, f"{seed}: status {status}: {output}"]
   complete = "2 of 2 runs are there already" in output
-  if one.damaged and not complete and "damaged and removed" not in output:
+  if one.damaged and not complete and "removed the damaged" not in output:
     wrong.append(f"{seed}: nothing is said of the damage: {output}")
   if (found := results(folder)) != expected:
     other = [k for k in found | expected if found.get(k) != expected.get(k)]
@@ -201,6 +241,7 @@ def run(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
   status, output, seconds = finish(whole)
   assert not status, output
   expected = results(whole)
+  finish(folder / "other", "learning_rate=0.02")
   found = {name: Figures(name) for name in KINDS}
   ended = Figures("… left to end after 1 to 8 of these")
   with concurrent.futures.ThreadPoolExecutor(2) as threads:

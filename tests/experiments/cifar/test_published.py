@@ -58,9 +58,15 @@ def test_arrays_that_are_not_the_published_ones(arrays):
   whole = np.load(arrays / "fog.npy")
   for wrong in (whole[:-1], whole[:, :16], whole.astype(np.float32)):
     np.save(arrays / "fog.npy", wrong)
-    with pytest.raises(cache.DataError, match="fog.npy has shape .* must have"):
+    with pytest.raises(
+      cache.DataError, match="fog.npy (has shape|can.t be read)"
+    ):
       load()
   (arrays / "fog.npy").write_bytes(b"\x93NUMPY hello")
+  with pytest.raises(cache.DataError, match="fog.npy can't be read"):
+    load()
+  np.savez(arrays / "zip", fog=whole)
+  (arrays / "zip.npz").replace(arrays / "fog.npy")
   with pytest.raises(cache.DataError, match="fog.npy can't be read"):
     load()
   np.save(arrays / "fog.npy", np.array([{}]), allow_pickle=True)
@@ -154,16 +160,6 @@ def test_all_names_are_tfdss():
   known = set(builder.builder_configs)
   names = [published.TFDS_NAMES.get(name, name) for name in ALL]
   assert {f"{name}_{i}" for name in names for i in range(1, 6)} == known
-
-
-def test_tfds_mock_data(tmp_path):
-  """TFDS's stand-in, of random images and labels, read by the same code."""
-  (tmp_path / "cifar10_corrupted").mkdir()
-  with (
-    tfds.testing.mock_data(num_examples=SIZE),
-    pytest.raises(cache.DataError, match="fog_1 .* images of the classes"),
-  ):
-    published.load(tmp_path, "fog", 1)
 
 
 @pytest.mark.slow

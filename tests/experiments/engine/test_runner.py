@@ -9,6 +9,8 @@ import hashlib
 import json
 import os
 import pathlib
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -400,10 +402,10 @@ def test_damaged_checkpoints(tmp_path, events):
     events.clear()
     said = []
     runner.run_study(study, tmp_path, options, say=said.append)
-    told = [text for text in said if "damaged and removed" in text]
+    told = [text for text in said if "removed the damaged" in text]
     assert len(told) == len(damaged)
     for epoch, text in zip(damaged, told, strict=True):
-      assert f"state/{epoch} " in text and "SHA-256" in text
+      assert f"state/{epoch}: " in text and "SHA-256" in text
     assert any(f"resumes after epoch {done}" in x for x in said) == bool(done)
     assert events[0] == ("begin", done + 1)
     assert results(tmp_path) == expected
@@ -439,6 +441,46 @@ def test_compiler_options_that_fail(
   monkeypatch.setattr(engine, "epoch", fail)
   with pytest.raises(jax.errors.JaxRuntimeError, match="CUDNN"):
     runner.run_study(study, tmp_path / "other", options, print)
+
+
+@pytest.mark.slow
+def test_swapped_checkpoints(tmp_path, events):
+  """One of another epoch, or of another learning rate, is not resumed from."""
+  study = tiny.STUDY.override(
+    ["corruptions=", "corrupted_at=", "evaluate_every=4"]
+  )
+  options = group.Options(checkpoint_every=1)
+  path = runner.run_study(study, tmp_path / "a", options, say=print)
+  faster = study.override(["learning_rate=0.1"])
+  runner.run_study(faster, tmp_path / "b", options, say=print)
+  expected, lines = results(tmp_path / "a"), path.read_text().splitlines()
+  (state,) = (tmp_path / "a").glob("checkpoints/*/state")
+  (other,) = (tmp_path / "b").glob("checkpoints/*/state/4")
+  for source, message in (
+    (state / "3", "expected one of epoch 4, got one of epoch 3"),
+    (other, "expected one of group .*, got one of group"),
+  ):
+    path.write_text("".join(f"{line}\n" for line in lines[:-4]))
+    shutil.rmtree(state / "4")
+    shutil.copytree(source, state / "4")
+    said = []
+    runner.run_study(study, tmp_path / "a", options, say=said.append)
+    assert any(re.search(message, text) for text in said), said
+    assert any("resumes after epoch 3" in text for text in said)
+    assert results(tmp_path / "a") == expected
+
+
+def test_the_index_of_the_clone_is_left_alone(tmp_path, monkeypatch):
+  """`git status` would lock the index, to refresh it."""
+  seen = []
+
+  def run(command, env, **options):
+    seen.append(env["GIT_OPTIONAL_LOCKS"])
+    return subprocess.CompletedProcess(command, 0, "0123456789ab\n", "")
+
+  monkeypatch.delenv("ORTHOGRAD_COMMIT", raising=False)
+  monkeypatch.setattr(subprocess, "run", run)
+  assert rows.commit() == "0123456789ab+" and seen == ["0", "0"]
 
 
 def test_a_run_that_diverges(tmp_path, monkeypatch, events):
@@ -575,7 +617,7 @@ def test_torn_line(tmp_path):
   assert [row["seed"] for row in rows.read(path)] == [0, 1]
   path.write_bytes(b"hello\n" + path.read_bytes())
   with pytest.raises(
-    rows.RowsError, match=r"Line 1 of .*rows.jsonl is no JSON"
+    rows.RowsError, match=r"Line 1 of .*rows.jsonl is not valid JSON"
   ):
     rows.Rows(path)
 
@@ -652,7 +694,9 @@ def test_files_of_another_form(tmp_path, content):
   with pytest.raises(UserError, match="study.json has no settings.*Remove it"):
     config.load_settings(tmp_path)
   (tmp_path / "rows.jsonl").write_bytes(content + b"\n")
-  with pytest.raises(UserError, match="Line 1 of .*rows.jsonl is no .* Remove"):
+  with pytest.raises(
+    UserError, match="Line 1 of .*rows.jsonl is not .* Remove"
+  ):
     rows.Rows(tmp_path / "rows.jsonl")
 
 
@@ -726,7 +770,9 @@ def test_rows_that_were_changed(tmp_path, change):
     f"{json.dumps(row_of(0))}\n{json.dumps(row_of(1) | change)}\n"
   )
   (name,) = change
-  message = f"Line 2 of .*rows.jsonl is no row: its {name} is .*Remove it"
+  message = (
+    f"Line 2 of .*rows.jsonl is not a valid row: its {name} is .*Remove it"
+  )
   with pytest.raises(rows.RowsError, match=message):
     rows.Rows(path)
   less = row_of(1)

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import gzip
+import html
 import json
 
 from hypothesis import given
@@ -155,6 +156,58 @@ def test_page_of_a_planned_study():
     assert f"difference in {label}, nats, 95 %" in axis.get_xlabel()
   text = f"{np.mean(row.b - row.a):+.3f} ({low:+.3f}, {high:+.3f})"
   assert after_t.texts[0].get_text() == text.replace("-", "−")
+
+
+def write_named(folder, name, change=lambda row: row):
+  """Writes a folder of a study with a name, with two epochs of its rows."""
+  it = dataclasses.replace(schedules.STUDY, name=name, evaluate_every=50)
+  folder.mkdir()
+  settings = json.dumps(dataclasses.asdict(it))
+  (folder / "study.json").write_text(settings)
+  rows = [
+    change(row | {"study": name, "epoch": epoch})
+    for row in made(seeds=2)
+    if "/" not in row["dataset"]
+    for epoch in (50, 100)
+  ]
+  text = "".join(json.dumps(row) + "\n" for row in rows)
+  (folder / "rows.jsonl").write_text(text)
+  return folder
+
+
+@pytest.mark.parametrize(
+  "name", ["größe", "100%", "100%25", "a|b", "a b", "a](b)", "<b>", "$x$", "⊥"]
+)
+def test_names_of_studies(tmp_path, name):
+  """Pictures are found, whatever Markdown makes of a name in a link."""
+  folder = write_named(tmp_path / "study", name)
+  study.write(folder)
+  page = (folder / "report.html").read_text("utf-8")
+  assert page.count("<svg") == page.count("<figcaption>") == 3
+  assert f"<title>{html.escape(name)}" in page and "<b>" not in page
+  assert "⊥Grad" in study.show(folder)
+
+
+@pytest.mark.parametrize("part", ["metrics", "scaled_half"])
+def test_null_numbers(tmp_path, part):
+  """Rows have null for a number that is not finite; it is left out."""
+
+  def change(row):
+    first = row["optimizer"] == "sgd" and row["seed"] == 100
+    return row | {part: row[part] | {"loss": None}} if first else row
+
+  folder = write_named(tmp_path / "study", "nulls", change)
+  text = study.show(folder)
+  (line,) = (
+    x for x in text.splitlines() if x.startswith("sgd   ") and "100 c" in x
+  )
+  assert len(line.split()) == 8 - (part == "metrics")  # a blank for the mean
+  assert ("loss after T" in text) == (part != "scaled_half")
+  if part == "scaled_half":
+    with pytest.raises(RowsError, match="each with loss after T"):
+      study.write(folder)
+  else:
+    study.write(folder)
 
 
 def test_other_outcomes_are_those_of_the_plan():
