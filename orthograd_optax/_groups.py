@@ -98,7 +98,7 @@ def _labels(
     return ["all"] * len(leaves)
 
   # Drop ".value" at the end of a path: a box around one array, such as flax's
-  # GroupByed or nnx.Param, adds it.
+  # Partitioned or nnx.Param, adds it.
   all_leaves = tree_util.tree_flatten_with_path(params, is_leaf=is_absent)[0]
   siblings = collections.Counter(path[:-1] for path, _ in all_leaves)
   box = tree_util.GetAttrKey("value")
