@@ -75,7 +75,15 @@ GROUP_OPTIONS = (
   argument(
     "--convolutions",
     default="auto",
-    choices=["auto", "grouped", "mixed", "patches", "sequential", "unrolled"],
+    choices=[
+      "auto",
+      "grouped",
+      "mixed",
+      "pallas",
+      "patches",
+      "sequential",
+      "unrolled",
+    ],
     help="how the convolutions of many runs are computed (auto)",
   ),
   argument(
