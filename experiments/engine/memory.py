@@ -57,6 +57,24 @@ def bytes_per_run(config: Config, method: Method, convolutions: str) -> int:
   return int(PEAK * activations + copies * 4 * parameters)
 
 
+def products_per_image(config: Config) -> int:
+  """Returns the multiplications of a network's convolutions for one image."""
+  model = train.make_model(config, "grouped")
+  products = 0
+
+  def count(next_fun, args, kwargs, context):
+    nonlocal products
+    out = next_fun(*args, **kwargs)
+    if isinstance(context.module, models.Conv):
+      products += out.size * context.module.size**2 * args[0].shape[3]
+    return out
+
+  image = jnp.zeros((1, 32, 32, 3))
+  with nn.intercept_methods(count):
+    jax.eval_shape(lambda key: model.init(key, image), jax.random.key(0))
+  return products
+
+
 def device_memory() -> int:
   """Bytes of memory that a device has."""
   device = jax.local_devices()[0]

@@ -332,6 +332,15 @@ def test_memory(monkeypatch):
   assert fit(config, "mixed", mesh) == 4
 
 
+@pytest.mark.parametrize(
+  ("model", "gflop"), [("resnet18", 3.34), ("wrn28_10", 31.5)]
+)
+def test_products(model, gflop):
+  """Of a training step of an image: three passes, two operations each."""
+  products = memory.products_per_image(Config(model=model))
+  assert 3 * 2 * products / 1e9 == pytest.approx(gflop, rel=0.005)
+
+
 def test_what_can_not_be():
   with pytest.raises(ValueError, match="'fast'.*auto, patches.*sequential"):
     train.Engine(tiny.CONFIG, convolutions="fast")
