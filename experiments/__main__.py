@@ -75,7 +75,15 @@ GROUP_OPTIONS = (
   argument(
     "--convolutions",
     default="auto",
-    choices=["auto", "grouped", "mixed", "patches", "sequential", "unrolled"],
+    choices=[
+      "auto",
+      "grouped",
+      "mixed",
+      "pallas",
+      "patches",
+      "sequential",
+      "unrolled",
+    ],
     help="how the convolutions of many runs are computed (auto)",
   ),
   argument(
@@ -178,6 +186,7 @@ def plan(args: argparse.Namespace) -> None:
   from experiments import engine
   from experiments.engine import planning
 
+  _keep_programs()
   study, folder = _study(args)
   options = engine.Options(
     args.convolutions, args.batch_devices, args.group_size
@@ -365,15 +374,20 @@ def _prepare_devices(args: argparse.Namespace) -> None:
   if args.deterministic:
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true"
+  if args.distributed:
+    import jax
+
+    jax.distributed.initialize()
+  _keep_programs()
+
+
+def _keep_programs() -> None:
+  """Caches compiled programs beside the data, for the next command."""
   import jax
 
   from experiments.cifar import cache
 
-  if args.distributed:
-    jax.distributed.initialize()
-  # Another study, or this one resumed, finds the compiled programs again.
-  given = "JAX_COMPILATION_CACHE_DIR" in os.environ  # jax reads it itself
-  if not given and jax.default_backend() != "cpu":
+  if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # which jax reads itself
     programs = str(cache.cache_folder() / "programs")
     jax.config.update("jax_compilation_cache_dir", programs)
 

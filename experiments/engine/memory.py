@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from experiments.config import Config, Method
 from experiments.engine import models, train
+from experiments.engine.convolutions import keeps_patches
 
 # PEAK: the share of the layers' inputs and outputs that is alive at once.
 # COPIES of the parameters: themselves, momentum, gradients, updates, and the
@@ -34,9 +35,8 @@ def bytes_per_run(config: Config, method: Method, convolutions: str) -> int:
     if isinstance(module, models.Conv):
       width = jnp.dtype(model.dtype).itemsize
       x = args[0]
-      large = models.is_large(x.shape, module.size)
-      patches = convolutions == "patches" or (
-        convolutions == "mixed" and not large
+      patches = keeps_patches(
+        convolutions, x, module.size, module.stride, module.features
       )
       times = max(module.size**2 / module.stride**2, 1) if patches else 1
       activations += width * int(x.size * times + out.size)
@@ -55,6 +55,24 @@ def bytes_per_run(config: Config, method: Method, convolutions: str) -> int:
   copies = COPIES + (method.base in ("adamw", "muon"))
   copies += method.wrapper != "none"
   return int(PEAK * activations + copies * 4 * parameters)
+
+
+def products_per_image(config: Config) -> int:
+  """Returns the multiplications of a network's convolutions for one image."""
+  model = train.make_model(config, "grouped")
+  products = 0
+
+  def count(next_fun, args, kwargs, context):
+    nonlocal products
+    out = next_fun(*args, **kwargs)
+    if isinstance(context.module, models.Conv):
+      products += out.size * context.module.size**2 * args[0].shape[3]
+    return out
+
+  image = jnp.zeros((1, 32, 32, 3))
+  with nn.intercept_methods(count):
+    jax.eval_shape(lambda key: model.init(key, image), jax.random.key(0))
+  return products
 
 
 def device_memory() -> int:

@@ -16,137 +16,12 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from experiments.engine.convolutions import CONVOLUTIONS, power_of_two
+
 Array = jax.Array
-
-
-def direct_conv(x: Array, kernel: Array, stride: int) -> Array:
-  """XLA's own convolution. Mapped over runs, it is a grouped convolution."""
-  reach = kernel.shape[0] // 2
-  return jax.lax.conv_general_dilated(
-    x,
-    kernel,
-    (stride, stride),
-    ((reach, reach), (reach, reach)),
-    dimension_numbers=("NHWC", "HWIO", "NHWC"),
-  )
-
-
-def _patches(x: Array, size: int, stride: int) -> Array:
-  """The patch that a convolution sees at each of its output pixels."""
-  rows, columns = (-(-n // stride) for n in x.shape[1:3])
-  reach = size // 2
-  x = jnp.pad(x, ((0, 0), (reach, reach), (reach, reach), (0, 0)))
-  span = lambda i, n: slice(i, i + stride * (n - 1) + 1, stride)
-  return jnp.concatenate(
-    [
-      x[:, span(i, rows), span(j, columns)]
-      for i in range(size)
-      for j in range(size)
-    ],
-    axis=3,
-  )
-
-
-def _multiply(patches: Array, kernel: Array) -> Array:
-  return patches @ kernel.reshape(-1, kernel.shape[3])
-
-
-def patches_conv(x: Array, kernel: Array, stride: int) -> Array:
-  """A convolution as a matrix product, batched if mapped over runs."""
-  if stride == 1 and kernel.shape[0] > 1:
-    return _same_size_conv(x, kernel)
-  return _multiply(_patches(x, kernel.shape[0], stride), kernel)
-
-
-@jax.custom_vjp
-def _same_size_conv(x: Array, kernel: Array) -> Array:
-  """Its gradient is a convolution by patches too, not a sum of slices."""
-  return _same_size_forward(x, kernel)[0]
-
-
-def _same_size_forward(x, kernel):
-  patches = _move_pairs(lambda x: _patches(x, kernel.shape[0], 1), x)
-  return _multiply(patches, kernel), (patches, kernel)
-
-
-def _same_size_backward(kept, g):
-  patches, kernel = kept
-  _, to_kernel = jax.vjp(functools.partial(_multiply, patches), kernel)
-  mirrored = kernel[::-1, ::-1].swapaxes(2, 3)
-  return _same_size_conv(g, mirrored), *to_kernel(g)
-
-
-_same_size_conv.defvjp(_same_size_forward, _same_size_backward)
-
-
-def _move_pairs(move: Callable[[Array], Array], x: Array) -> Array:
-  """``move(x)`` for a function that only rearranges values.
-
-  bfloat16 values are moved as pairs of channels, in half the time on an H200.
-  """
-  if x.dtype != jnp.bfloat16 or x.shape[-1] % 2:
-    return move(x)
-  pairs = x.reshape(*x.shape[:-1], -1, 2)
-  moved = move(jax.lax.bitcast_convert_type(pairs, jnp.uint32))
-  pairs = jax.lax.bitcast_convert_type(moved, jnp.bfloat16)
-  return pairs.reshape(*moved.shape[:-1], -1)
-
-
-def _unroll_over_runs(function: Callable[..., Array]) -> Callable[..., Array]:
-  """A function that `vmap` calls once for each run, instead of batching it."""
-  looped = jax.custom_batching.custom_vmap(function)
-
-  @looped.def_vmap
-  def rule(runs, batched, *args):
-    outs = [
-      function(*(x[i] if b else x for x, b in zip(args, batched, strict=True)))
-      for i in range(runs)
-    ]
-    return jnp.stack(outs), True
-
-  return looped
-
-
-@functools.cache
-def _unrolled(stride: int) -> Callable[[Array, Array], Array]:
-  direct = functools.partial(direct_conv, stride=stride)
-  forward = _unroll_over_runs(direct)
-  to_x = _unroll_over_runs(lambda x, k, g: jax.vjp(direct, x, k)[1](g)[0])
-  to_kernel = _unroll_over_runs(lambda x, k, g: jax.vjp(direct, x, k)[1](g)[1])
-  conv = jax.custom_vjp(lambda x, kernel: forward(x, kernel))
-  conv.defvjp(
-    lambda x, kernel: (forward(x, kernel), (x, kernel)),
-    lambda kept, g: (to_x(*kept, g), to_kernel(*kept, g)),
-  )
-  return conv
-
-
-def unrolled_conv(x: Array, kernel: Array, stride: int) -> Array:
-  """XLA's own convolution, a separate one for each run."""
-  return _unrolled(stride)(x, kernel)
-
-
-def mixed_conv(x: Array, kernel: Array, stride: int) -> Array:
-  """Unrolled over runs for large images, by patches for small ones.
-
-  Patches of a large image take longer to write than to multiply. A small image
-  of one run does not fill a GPU.
-  """
-  large = is_large(x.shape, kernel.shape[0])
-  return (unrolled_conv if large else patches_conv)(x, kernel, stride)
-
-
-def is_large(shape: Sequence[int], size: int) -> bool:
-  """Whether a convolution of this array and size is slower by patches."""
-  return shape[1] >= 16 and shape[3] >= 16 and size > 1
-
-
-CONVOLUTIONS = {
-  "direct": direct_conv,
-  "mixed": mixed_conv,
-  "patches": patches_conv,
-  "unrolled": unrolled_conv,
-}
+# Pixels that one block of a GPU sums for batch norm. More would leave cores
+# idle; fewer would write more partial sums.
+PIXELS_PER_SUM = 256
 
 
 class Conv(nn.Module):
@@ -171,17 +46,102 @@ class Conv(nn.Module):
     )
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def normalize(
+  x: Array,
+  scale: Array,
+  bias: Array,
+  weights: Array,
+  eps: float,
+  axis_name: str | None,
+) -> tuple[Array, tuple[Array, Array, Array]]:
+  """Normalizes over images and pixels, in float32.
+
+  Its own gradient takes two sums over pixels. The derived one takes three.
+
+  Args:
+    x: (images, rows, columns, features).
+    scale: (features,), multiplies the normalized values.
+    bias: (features,), added to them.
+    weights: (images,), 1 or 0, how much an image counts in the statistics.
+    eps: added to the variance.
+    axis_name: the mesh's axis that the batch is split over, if it is.
+
+  Returns:
+    The normalized array, and (mean, variance, number of pixels), which have no
+    gradient.
+  """
+  return _normalize_forward(x, scale, bias, weights, eps, axis_name)[0]
+
+
+def _normalize_forward(x, scale, bias, weights, eps, axis_name):
+  x32 = x.astype(jnp.float32)
+  weighted = x32 * _by_image(weights)
+  count = jnp.sum(weights) * (x.shape[1] * x.shape[2])
+  sums = *_sum_pixels(weighted, weighted * x32), count
+  if axis_name is not None:
+    sums = jax.lax.psum(sums, axis_name)
+  total, squares, count = sums
+  mean = total / count
+  var = jnp.maximum(squares / count - jnp.square(mean), 0)
+  inverse = jax.lax.rsqrt(var + eps)
+  y = _affine(x, mean, scale * inverse, bias)
+  return (y, (mean, var, count)), (x, scale, weights, mean, inverse, count)
+
+
+def _normalize_backward(eps, axis_name, kept, gradients):
+  del eps
+  x, scale, weights, mean, inverse, count = kept
+  g = gradients[0].astype(jnp.float32)
+  centred = x.astype(jnp.float32) - _by_feature(mean)
+  to_bias, product = _sum_pixels(g, g * centred)
+  to_scale = product * inverse
+  sums = to_bias, to_scale
+  if axis_name is not None:
+    sums = jax.lax.psum(sums, axis_name)
+  shift, slope = (s / count for s in sums)
+  through = _by_feature(shift) + centred * _by_feature(slope * inverse)
+  to_x = _by_feature(scale * inverse) * (g - _by_image(weights) * through)
+  return to_x.astype(x.dtype), to_scale, to_bias, jnp.zeros_like(weights)
+
+
+normalize.defvjp(_normalize_forward, _normalize_backward)
+
+
+def _affine(x: Array, mean: Array, gain: Array, bias: Array) -> Array:
+  mean, gain, bias = map(_by_feature, (mean, gain, bias))
+  return ((x.astype(jnp.float32) - mean) * gain + bias).astype(x.dtype)
+
+
+def _by_image(vector: Array) -> Array:
+  return vector[:, None, None, None]
+
+
+def _by_feature(vector: Array) -> Array:
+  return vector[None, None, None]
+
+
+def _sum_pixels(*arrays: Array) -> list[Array]:
+  """Sums over images and pixels, first within groups of images.
+
+  A single sum over all pixels occupies few of a GPU's cores.
+  """
+  images, rows, columns, features = arrays[0].shape
+  group = power_of_two(images, PIXELS_PER_SUM // (rows * columns))
+  shape = images // group, group * rows * columns, features
+  sums = [jnp.sum(x.reshape(shape), axis=1) for x in arrays]
+  # Without a barrier, XLA would make it a single sum.
+  return [jnp.sum(x, axis=0) for x in jax.lax.optimization_barrier(sums)]
+
+
 class BatchNorm(nn.Module):
   """Batch norm over images and pixels, in float32.
 
   Attributes:
     axis_name: the mesh's axis that the batch is split over, if it is.
-    by_image: whether to sum within each image first, also in the gradient. A
-      single sum over all pixels occupies few of a GPU's cores.
   """
 
   axis_name: str | None = None
-  by_image: bool = False
   momentum: float = 0.1
   eps: float = 1e-5
 
@@ -193,32 +153,19 @@ class BatchNorm(nn.Module):
     stat = functools.partial(self.variable, "batch_stats")
     running_mean = stat("mean", jnp.zeros, (features,))
     running_var = stat("var", jnp.ones, (features,))
-    mean, var = running_mean.value, running_var.value
-    apart = jax.lax.optimization_barrier if self.by_image else lambda x: x
-    x32 = x.astype(jnp.float32)
-    if train:
-      weights = mask.astype(jnp.float32)
-      images = jnp.sum(x32, axis=(1, 2)), jnp.sum(x32 * x32, axis=(1, 2))
-      sums = (
-        *(jnp.sum(weights[:, None] * s, axis=0) for s in apart(images)),
-        jnp.sum(weights) * (x.shape[1] * x.shape[2]),
-      )
-      if self.axis_name is not None:
-        sums = jax.lax.psum(sums, self.axis_name)
-      total, squares, count = sums
-      mean = total / count
-      var = jnp.maximum(squares / count - jnp.square(mean), 0)
-      if not self.is_initializing():
-        keep = 1 - self.momentum
-        unbiased = var * (count / jnp.maximum(count - 1, 1))
-        running_mean.value = keep * running_mean.value + self.momentum * mean
-        running_var.value = keep * running_var.value + self.momentum * unbiased
-    gain = scale * jax.lax.rsqrt(var + self.eps)
-    shape = len(x), 1, 1, features
-    mean, gain, bias = apart(
-      tuple(jnp.broadcast_to(v, shape) for v in (mean, gain, bias))
+    if not train:
+      gain = scale * jax.lax.rsqrt(running_var.value + self.eps)
+      return _affine(x, running_mean.value, gain, bias)
+    weights = mask.astype(jnp.float32)
+    y, (mean, var, count) = normalize(
+      x, scale, bias, weights, self.eps, self.axis_name
     )
-    return ((x32 - mean) * gain + bias).astype(x.dtype)
+    if not self.is_initializing():
+      keep = 1 - self.momentum
+      unbiased = var * (count / jnp.maximum(count - 1, 1))
+      running_mean.value = keep * running_mean.value + self.momentum * mean
+      running_var.value = keep * running_var.value + self.momentum * unbiased
+    return y
 
 
 class Dense(nn.Module):
@@ -286,7 +233,7 @@ class ResNet(nn.Module):
     strides: 1 or 2 for the stem and for each stage; 2 halves the image.
     stem: features of the first convolution.
     dtype: of the convolutions.
-    method: one of :data:`CONVOLUTIONS`.
+    method: one of :data:`convolutions.CONVOLUTIONS`.
     axis_name: the mesh's axis that a batch is split over, if it is.
   """
 
@@ -305,9 +252,7 @@ class ResNet(nn.Module):
     if mask is None:
       mask = jnp.ones(len(x), bool)
     conv = functools.partial(Conv, dtype=self.dtype, method=self.method)
-    norm = functools.partial(
-      BatchNorm, axis_name=self.axis_name, by_image=self.method == "mixed"
-    )
+    norm = functools.partial(BatchNorm, axis_name=self.axis_name)
     after = self.block is BasicBlock
     first, *strides = self.strides
     x = conv(self.stem, stride=first)(x)

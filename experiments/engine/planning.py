@@ -7,15 +7,20 @@ import pathlib
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from experiments.config import Study
+from experiments.config import Config, Study
 from experiments.engine import memory, rows, runner, train
 from experiments.engine.group import Options
 
 
 def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
-  """Runs, steps, memory, and an estimate of the time from a few steps."""
+  """Returns runs, steps, memory, and the time as estimated from a few steps.
+
+  A CPU would compile a large network for minutes, so there its time is the time
+  of the arithmetic alone.
+  """
   found = rows.Rows(folder / "rows.jsonl", write=False)
   missing = runner.Missing(study, found.keys)
   mesh = train.make_mesh(options.batch_devices)
@@ -33,15 +38,22 @@ def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
     ways = train.choose_convolutions(options.convolutions, config)
     share = -(-len(groups[0]) // mesh.shape["run"])
     size = share * memory.bytes_per_run(config, groups[0][0].method, ways)
-    seconds, compiling = measure(study, groups[0], mesh, options)
+    lines.append(
+      f"memory     about {size / 1e9:.1f} of "
+      f"{memory.device_memory() / 1e9:.1f} GB a device, by {ways}"
+    )
+    if jax.default_backend() == "cpu" and config.model != "small":
+      seconds, least = len(groups[0]) * arithmetic(config), "at least "
+    else:
+      seconds, compiling = measure(study, groups[0], mesh, options)
+      least = ""
+      lines.append(f"compiling  {compiling:.0f} s")
     total = steps * sum(seconds * len(g) / len(groups[0]) for g in groups)
     lines += [
-      f"memory     about {size / 1e9:.1f} of "
-      f"{memory.device_memory() / 1e9:.1f} GB a device, by {ways}",
-      f"compiling  {compiling:.0f} s",
-      f"a step     {1e3 * seconds:.1f} ms, {1e3 * seconds / len(groups[0]):.2f}"
-      " ms a run",
-      f"in all     {total / 60:.1f} minutes of training, without evaluation",
+      f"a step     {least}{1e3 * seconds:.1f} ms, "
+      f"{1e3 * seconds / len(groups[0]):.2f} ms a run",
+      f"in all     {least}{total / 60:.1f} minutes of training, without "
+      "evaluation",
     ]
   return "\n".join(lines)
 
@@ -65,9 +77,25 @@ def describe_groups(sizes: Iterable[int]) -> str:
   return ", ".join(texts) or "no groups: every run is complete"
 
 
+def arithmetic(config: Config, size: int = 2048) -> float:
+  """Returns the seconds that this device multiplies for a step of one run.
+
+  Its speed is the speed of a float32 product of two `size` × `size` matrices.
+  """
+  matrix = jnp.ones((size, size))
+  times = []
+  for _ in range(3):
+    start = time.perf_counter()
+    jax.block_until_ready(matrix @ matrix)
+    times.append(time.perf_counter() - start)
+  # The gradient takes two more products for each product.
+  products = 3 * config.batch_size * memory.products_per_image(config)
+  return products / size**3 * min(times)
+
+
 def measure(study, runs, mesh, options) -> tuple[float, float]:
   """Measures a group: seconds of a step, and of compiling."""
-  # A CPU may take a minute for a step of ten ResNet-18s.
+  # A CPU may take a second for a step.
   steps = 1 if jax.default_backend() == "cpu" else 8
   small = max(1, steps * study.config.batch_size // 10)
   small = min(study.config.per_class, small)

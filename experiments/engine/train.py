@@ -29,19 +29,22 @@ import optax
 from experiments import cifar
 from experiments.config import Config, ConfigError, Method, Run
 from experiments.engine import methods, models
+from experiments.engine.convolutions import has_pallas
 
 # Of pixel values from 0 to 1, by colour.
 MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)
 STD = np.array([0.2023, 0.1994, 0.2010], np.float32)
 BORDER = 4
 # How convolutions of many runs are computed, and the name in
-# `models.CONVOLUTIONS`. patches: one batched matrix product. unrolled: one
-# convolution for each run. mixed: either, by the size of the images. grouped:
-# one grouped convolution. sequential: one run's epoch after the other's.
+# `convolutions.CONVOLUTIONS`. patches: one batched matrix product. unrolled:
+# one convolution for each run. mixed: either, by the size of the images.
+# pallas: our own kernels where shapes fit, else as mixed. grouped: one grouped
+# convolution. sequential: one run's epoch after the other's.
 CONVOLUTIONS = {
   "patches": "patches",
   "unrolled": "unrolled",
   "mixed": "mixed",
+  "pallas": "pallas",
   "grouped": "direct",
   "sequential": "direct",
 }
@@ -126,17 +129,29 @@ def make_mesh(batch: int = 1, devices: Any = None) -> Mesh:
 
 
 def choose_convolutions(name: str, config: Config) -> str:
-  """The fastest for "auto", by `python -m benchmarks.engine`; else the name."""
+  """Returns the name, or the fastest for "auto" by `benchmarks.engine`."""
+  on_gpu = jax.default_backend() == "gpu"
+  if name == "pallas" and on_gpu and not has_pallas():
+    raise ConfigError(
+      "convolutions is 'pallas', which needs an Ampere or Hopper GPU and a jax "
+      "with Pallas' Triton backend. Use auto."
+    )
   if name in CONVOLUTIONS:
     return name
   if name != "auto":
     raise ValueError(
       f"method is {name!r}, but must be one of auto, {', '.join(CONVOLUTIONS)}."
     )
-  if jax.default_backend() == "gpu" and config.model != "small":
-    return "mixed"
+  if on_gpu and config.model != "small":
+    plain = config.precision != "bfloat16" or wants_determinism()
+    return "mixed" if plain or not has_pallas() else "pallas"
   # On a CPU, XLA's convolutions are slow in loops. TPUs were not measured.
   return "patches"
+
+
+def wants_determinism() -> bool:
+  """Returns whether XLA_FLAGS asks for deterministic operations."""
+  return "deterministic_ops" in os.environ.get("XLA_FLAGS", "")
 
 
 def compiler_options() -> dict[str, str]:
@@ -147,7 +162,7 @@ def compiler_options() -> dict[str, str]:
   compiler rejects, are left out.
   """
   flags = os.environ.get("XLA_FLAGS", "")
-  if jax.default_backend() != "gpu" or "deterministic_ops" in flags:
+  if jax.default_backend() != "gpu" or wants_determinism():
     return {}
 
   def accepted(name, value):

@@ -22,13 +22,15 @@ def start(folder, *options, limit=None):
     sh = shutil.which("sh")
     assert sh is not None
     command = [sh, "-c", f'ulimit -f {limit}; exec "$0" "$@"', *command]
-  # Compiled programs would be files, too, and leave torn ones to other tests.
-  without = ("CI", "JAX_COMPILATION_CACHE_DIR")
-  environment = {k: v for k, v in os.environ.items() if k not in without}
+  environment = {k: v for k, v in os.environ.items() if k != "CI"} | {
+    "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    # Compiled programs would be files, too, and leave torn ones to other tests.
+    "JAX_ENABLE_COMPILATION_CACHE": "false",
+  }
   return subprocess.Popen(
     command,
     cwd=ROOT,
-    env=environment | {"XLA_FLAGS": "--xla_backend_optimization_level=0"},
+    env=environment,
     stdout=subprocess.PIPE,
     stderr=subprocess.STDOUT,
     text=True,

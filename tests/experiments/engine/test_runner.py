@@ -932,6 +932,16 @@ def test_list(monkeypatch, capsys):
   assert "quick" in listed and "table1" in listed
 
 
+def test_plan_of_a_large_network(tmp_path, monkeypatch, capsys):
+  """A CPU does not compile it."""
+  monkeypatch.setattr(train.Engine, "__init__", None)
+  planned = run_command(
+    monkeypatch, capsys, "plan", "table1", "--output", tmp_path
+  )
+  assert "compiling" not in planned
+  assert "at least" in planned and "ms a run" in planned
+
+
 @pytest.mark.slow
 def test_plan(tmp_path, monkeypatch, capsys):
   planned = run_command(

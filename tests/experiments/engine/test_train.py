@@ -317,7 +317,8 @@ def test_memory(monkeypatch):
   larger = dataclasses.replace(config, batch_size=128)
   assert 1.5 < size(larger, "patches") / size(config, "patches") < 2
   assert size(config, "patches") > size(config, "mixed")
-  assert size(config, "mixed") > size(config, "grouped")
+  assert size(config, "mixed") > size(config, "pallas")
+  assert size(config, "pallas") > size(config, "grouped")
   assert size(config, "sequential") > 4 * 11_173_962 * 4
   wide = dataclasses.replace(config, model="wrn28_10")
   assert size(wide, "unrolled") > 3 * size(config, "unrolled")
@@ -329,6 +330,15 @@ def test_memory(monkeypatch):
   assert fit(config, "mixed", mesh) == 4 * 3
   monkeypatch.setattr(memory, "device_memory", lambda: 1 << 30)
   assert fit(config, "mixed", mesh) == 4
+
+
+@pytest.mark.parametrize(
+  ("model", "gflop"), [("resnet18", 3.34), ("wrn28_10", 31.5)]
+)
+def test_products(model, gflop):
+  """Of a training step of an image: three passes, two operations each."""
+  products = memory.products_per_image(Config(model=model))
+  assert 3 * 2 * products / 1e9 == pytest.approx(gflop, rel=0.005)
 
 
 def test_what_can_not_be():

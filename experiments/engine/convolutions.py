@@ -1,0 +1,381 @@
+"""Convolutions of many runs at once, each with its own images and kernels.
+
+All take images (images, rows, columns, channels) and a kernel (size, size,
+channels, features), pad to keep the size, and are mapped over runs. Which is
+fastest depends on the device and on the shapes.
+"""
+
+from collections.abc import Callable, Sequence
+import functools
+import math
+from typing import Any
+import warnings
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+
+def direct_conv(x: Array, kernel: Array, stride: int) -> Array:
+  """XLA's own convolution. Mapped over runs, it is a grouped convolution."""
+  reach = kernel.shape[0] // 2
+  return jax.lax.conv_general_dilated(
+    x,
+    kernel,
+    (stride, stride),
+    ((reach, reach), (reach, reach)),
+    dimension_numbers=("NHWC", "HWIO", "NHWC"),
+  )
+
+
+def _patches(x: Array, size: int, stride: int) -> Array:
+  """The patch that a convolution sees at each of its output pixels."""
+  rows, columns = (-(-n // stride) for n in x.shape[1:3])
+  reach = size // 2
+  x = jnp.pad(x, ((0, 0), (reach, reach), (reach, reach), (0, 0)))
+  span = lambda i, n: slice(i, i + stride * (n - 1) + 1, stride)
+  return jnp.concatenate(
+    [
+      x[:, span(i, rows), span(j, columns)]
+      for i in range(size)
+      for j in range(size)
+    ],
+    axis=3,
+  )
+
+
+def _multiply(patches: Array, kernel: Array) -> Array:
+  return patches @ kernel.reshape(-1, kernel.shape[3])
+
+
+def patches_conv(x: Array, kernel: Array, stride: int) -> Array:
+  """A convolution as a matrix product, batched if mapped over runs."""
+  if stride == 1 and kernel.shape[0] > 1:
+    return _same_size_conv(x, kernel)
+  return _multiply(_patches(x, kernel.shape[0], stride), kernel)
+
+
+@jax.custom_vjp
+def _same_size_conv(x: Array, kernel: Array) -> Array:
+  """Its gradient is a convolution by patches too, not a sum of slices."""
+  return _same_size_forward(x, kernel)[0]
+
+
+def _same_size_forward(x, kernel):
+  patches = _move_pairs(lambda x: _patches(x, kernel.shape[0], 1), x)
+  return _multiply(patches, kernel), (patches, kernel)
+
+
+def _same_size_backward(kept, g):
+  patches, kernel = kept
+  _, to_kernel = jax.vjp(functools.partial(_multiply, patches), kernel)
+  mirrored = kernel[::-1, ::-1].swapaxes(2, 3)
+  return _same_size_conv(g, mirrored), *to_kernel(g)
+
+
+_same_size_conv.defvjp(_same_size_forward, _same_size_backward)
+
+
+def _move_pairs(move: Callable[[Array], Array], x: Array) -> Array:
+  """``move(x)`` for a function that only rearranges values.
+
+  bfloat16 values are moved as pairs of channels, in half the time on an H200.
+  """
+  if x.dtype != jnp.bfloat16 or x.shape[-1] % 2:
+    return move(x)
+  pairs = x.reshape(*x.shape[:-1], -1, 2)
+  moved = move(jax.lax.bitcast_convert_type(pairs, jnp.uint32))
+  pairs = jax.lax.bitcast_convert_type(moved, jnp.bfloat16)
+  return pairs.reshape(*moved.shape[:-1], -1)
+
+
+def _unroll_over_runs(function: Callable[..., Array]) -> Callable[..., Array]:
+  """A function that `vmap` calls once for each run, instead of batching it."""
+  looped = jax.custom_batching.custom_vmap(function)
+
+  @looped.def_vmap
+  def rule(runs, batched, *args):
+    outs = [
+      function(*(x[i] if b else x for x, b in zip(args, batched, strict=True)))
+      for i in range(runs)
+    ]
+    return jnp.stack(outs), True
+
+  return looped
+
+
+@functools.cache
+def _unrolled(stride: int) -> Callable[[Array, Array], Array]:
+  direct = functools.partial(direct_conv, stride=stride)
+  forward = _unroll_over_runs(direct)
+  to_x = _unroll_over_runs(lambda x, k, g: jax.vjp(direct, x, k)[1](g)[0])
+  to_kernel = _unroll_over_runs(lambda x, k, g: jax.vjp(direct, x, k)[1](g)[1])
+  conv = jax.custom_vjp(lambda x, kernel: forward(x, kernel))
+  conv.defvjp(
+    lambda x, kernel: (forward(x, kernel), (x, kernel)),
+    lambda kept, g: (to_x(*kept, g), to_kernel(*kept, g)),
+  )
+  return conv
+
+
+def unrolled_conv(x: Array, kernel: Array, stride: int) -> Array:
+  """XLA's own convolution, a separate one for each run."""
+  return _unrolled(stride)(x, kernel)
+
+
+def mixed_conv(x: Array, kernel: Array, stride: int) -> Array:
+  """Unrolled over runs for large images, by patches for small ones.
+
+  Patches of a large image take longer to write than to multiply. A small image
+  of one run does not fill a GPU.
+  """
+  large = is_large(x.shape, kernel.shape[0])
+  return (unrolled_conv if large else patches_conv)(x, kernel, stride)
+
+
+def is_large(shape: Sequence[int], size: int) -> bool:
+  """Whether a convolution of this array and size is slower by patches."""
+  return shape[1] >= 16 and shape[3] >= 16 and size > 1
+
+
+# The largest tile of a product in Pallas, and the channels a layer must be a
+# multiple of. Smaller tiles are slower than cuDNN.
+TILE, CHANNELS = 128, 64
+# Pixels that one block of a GPU sums for the gradient of a kernel.
+PIXELS_PER_BLOCK, MOST_BLOCKS = 8192, 8
+
+
+def pallas_conv(x: Array, kernel: Array, stride: int) -> Array:
+  """Computes an implicit GEMM in Pallas if the shapes fit, else `mixed_conv`.
+
+  It multiplies the patches of an image without writing them to memory, for all
+  runs in one kernel.
+  """
+  if fits_pallas(x, kernel.shape[0], stride, kernel.shape[3]):
+    return _implicit_gemm(x, kernel)
+  return mixed_conv(x, kernel, stride)
+
+
+def fits_pallas(x: Any, size: int, stride: int, features: int) -> bool:
+  """Returns whether Pallas computes a convolution of this array."""
+  *pixels, channels = x.shape
+  return (
+    (size, stride, x.dtype) == (3, 1, jnp.bfloat16)
+    and channels % CHANNELS == features % CHANNELS == 0
+    and math.prod(pixels) % TILE == 0
+  )
+
+
+def keeps_patches(
+  name: str, x: Any, size: int, stride: int, features: int
+) -> bool:
+  """Returns whether a convolution keeps its patches for the gradient."""
+  if name == "pallas" and fits_pallas(x, size, stride, features):
+    return False
+  small = name in ("mixed", "pallas") and not is_large(x.shape, size)
+  return name == "patches" or small
+
+
+@functools.cache
+def has_pallas() -> bool:
+  """Returns whether this GPU compiles the kernels and computes them correctly.
+
+  They need an NVIDIA GPU (Ampere to Hopper) with enough shared memory, and
+  Pallas' Triton backend, which jax will remove.
+  """
+  version = getattr(jax.devices()[0], "compute_capability", "")
+  if not str(version).startswith(("8.", "9.")):
+    return False
+  keys = jax.random.split(jax.random.key(0), 3)
+  shapes = (2, 8, 8, TILE), (3, 3, TILE, TILE), (2, 8, 8, TILE)
+  arrays = [
+    jax.random.normal(key, shape, jnp.bfloat16)
+    for key, shape in zip(keys, shapes, strict=True)
+  ]
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def values(convolve, x, kernel, out):
+    y, pull = jax.vjp(lambda x, k: convolve(x, k, 1), x, kernel)
+    return [v.astype(jnp.float32) for v in (y, *pull(out))]
+
+  try:
+    found = values(pallas_conv, *arrays)
+  except Exception:  # A missing or changed backend may raise anything.
+    return False
+  pairs = zip(found, values(patches_conv, *arrays), strict=True)
+  return all(bool(jnp.allclose(*pair, rtol=0.02, atol=0.5)) for pair in pairs)
+
+
+def power_of_two(number: int, most: int) -> int:
+  """Returns the largest power of two that divides a number, up to a limit.
+
+  Examples:
+    >>> power_of_two(640, 128), power_of_two(320, 128), power_of_two(64, 20)
+    (128, 64, 16)
+  """
+  power = 1
+  while number % (2 * power) == 0 and 2 * power <= most:
+    power *= 2
+  return power
+
+
+@jax.custom_vjp
+def _implicit_gemm(x: Array, kernel: Array) -> Array:
+  """Multiplies each tap of a 3 × 3 kernel by the image shifted to it."""
+  *pixels, channels = x.shape
+  features = kernel.shape[3]
+  count = math.prod(pixels)
+  columns, depth = power_of_two(features, TILE), power_of_two(channels, 64)
+  parts = channels // depth
+
+  def body(pl, load, x_ref, kernel_ref, out_ref):
+    row, column = pl.program_id(0), pl.program_id(1)
+    index = row * TILE + jnp.arange(TILE)
+    shifted = _shifted(load, x_ref, pixels, index)
+
+    def step(i, total):
+      patch = shifted(_divide(i, parts), _remainder(i, parts) * depth, depth)
+      taps = pl.ds(i * depth, depth), pl.ds(column * columns, columns)
+      return total + _dot(patch, load(kernel_ref.at[taps]), 1)
+
+    total = jnp.zeros((TILE, columns), jnp.float32)
+    total = jax.lax.fori_loop(0, 9 * parts, step, total)
+    out_ref[...] = total.astype(out_ref.dtype)
+
+  out = _call(
+    body,
+    x.reshape(count, channels),
+    kernel.reshape(9 * channels, features),
+    out=jax.ShapeDtypeStruct((count, features), x.dtype),
+    tile=(TILE, columns),
+  )
+  return out.reshape(*pixels, features)
+
+
+def _to_kernel(x: Array, g: Array) -> Array:
+  """Returns the gradient of the kernel, from the output's gradient.
+
+  The sum over pixels is split into blocks, since a few channels have too few
+  tiles to fill a GPU.
+  """
+  *pixels, channels = x.shape
+  features = g.shape[3]
+  count = math.prod(pixels)
+  rows, columns = (power_of_two(n, TILE) for n in (channels, features))
+  depth = 64
+  blocks = min(MOST_BLOCKS, count // PIXELS_PER_BLOCK)
+  blocks = power_of_two(count // depth, blocks)
+  steps = count // depth // blocks
+
+  def body(pl, load, x_ref, g_ref, out_ref):
+    tap, block, row, column = (pl.program_id(i) for i in range(4))
+
+    def step(i, total):
+      first = (block * steps + i) * depth
+      shifted = _shifted(load, x_ref, pixels, first + jnp.arange(depth))
+      patch = shifted(tap, row * rows, rows)
+      span = pl.ds(first, depth), pl.ds(column * columns, columns)
+      return total + _dot(patch, load(g_ref.at[span]), 0)
+
+    total = jnp.zeros((rows, columns), jnp.float32)
+    total = jax.lax.fori_loop(0, steps, step, total)
+    out_ref[...] = total.astype(out_ref.dtype)[None, None]
+
+  dtype = x.dtype if blocks == 1 else jnp.float32
+  out = _call(
+    body,
+    x.reshape(count, channels),
+    g.reshape(count, features),
+    out=jax.ShapeDtypeStruct((9, blocks, channels, features), dtype),
+    tile=(1, 1, rows, columns),
+  )
+  out = jnp.sum(out, axis=1).astype(x.dtype)
+  return out.reshape(3, 3, channels, features)
+
+
+_implicit_gemm.defvjp(
+  lambda x, kernel: (_implicit_gemm(x, kernel), (x, kernel)),
+  lambda kept, g: (
+    _implicit_gemm(g, kept[1][::-1, ::-1].swapaxes(2, 3)),
+    _to_kernel(kept[0], g),
+  ),
+)
+
+
+def _shifted(load: Any, ref: Any, pixels: Sequence[int], index: Array) -> Any:
+  """Returns a function that loads pixels as a tap of the kernel sees them.
+
+  Args:
+    load: `load` of Pallas' Triton backend.
+    ref: the images, as (pixels, channels).
+    pixels: how many images, rows and columns.
+    index: (n,), the pixels under the centre of the kernel.
+
+  Returns:
+    A function of the tap, 0 to 8, the first channel, and the number of
+    channels. It returns an array (n, channels), 0 outside the image.
+  """
+  _, rows, columns = pixels
+  row, column = (
+    _remainder(_divide(index, columns), rows),
+    _remainder(index, columns),
+  )
+
+  def shifted(tap, first, width):
+    down, right = _divide(tap, 3) - 1, _remainder(tap, 3) - 1
+    i, j = row + down, column + right
+    inside = (i >= 0) & (i < rows) & (j >= 0) & (j < columns)
+    source = index + (down * columns + right)
+    where = source[:, None], (first + jnp.arange(width))[None]
+    shape = len(index), width
+    where = tuple(jnp.broadcast_to(v, shape) for v in where)
+    inside = jnp.broadcast_to(inside[:, None], shape)
+    return load(ref.at[where], mask=inside, other=0.0)
+
+  return shifted
+
+
+def _dot(a: Array, b: Array, axis: int) -> Array:
+  """Sums the products over an axis of `a` and the first axis of `b`."""
+  dimensions = ((axis,), (0,)), ((), ())
+  return jax.lax.dot_general(
+    a, b, dimensions, preferred_element_type=jnp.float32
+  )
+
+
+# `//` and `%` also handle negative numbers, which takes time in a kernel.
+def _divide(a: Array, b: int) -> Array:
+  return jax.lax.div(a, jnp.full_like(a, b))
+
+
+def _remainder(a: Array, b: int) -> Array:
+  return jax.lax.rem(a, jnp.full_like(a, b))
+
+
+def _call(body: Callable[..., None], *args: Array, out: Any, tile: Any):
+  """Calls a Pallas kernel for each tile of its output. A CPU interprets it."""
+  from jax.experimental import pallas as pl
+  from jax.experimental.pallas import triton
+
+  message = "The Pallas Triton backend is deprecated"
+  warnings.filterwarnings("ignore", message, DeprecationWarning)
+  return pl.pallas_call(
+    functools.partial(body, pl, triton.load),
+    grid=tuple(n // t for n, t in zip(out.shape, tile, strict=True)),
+    out_specs=pl.BlockSpec(tile, lambda *index: index),
+    out_shape=out,
+    compiler_params=triton.CompilerParams(
+      num_warps=8 if tile[-1] == TILE else 4, num_stages=4
+    ),
+    interpret=jax.default_backend() == "cpu",
+  )(*args)
+
+
+CONVOLUTIONS = {
+  "direct": direct_conv,
+  "mixed": mixed_conv,
+  "pallas": pallas_conv,
+  "patches": patches_conv,
+  "unrolled": unrolled_conv,
+}
