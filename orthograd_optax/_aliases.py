@@ -43,20 +43,14 @@ def orthograd_sgd(
     learning_rate: :math:`\eta`, a number or a schedule.
     momentum: :math:`\mu`, or ``None`` for no momentum.
     nesterov: whether to use Nesterov momentum.
-    accumulator_dtype: dtype of the momentum. By default, that of the
-      parameters.
+    accumulator_dtype: dtype of the momentum; by default, the parameters'.
     weight_decay: :math:`\lambda`.
     weight_decay_mask: which parameters decay, as in
       :func:`optax.add_decayed_weights`. By default all do.
-    renormalize: see :func:`orthograd`.
+    renormalize: see :func:`orthograd`, also for ``strength``, ``group_by``,
+      ``batch_axes``, ``axis_name``, ``use_float64`` and ``diagnostics``.
     projection_eps: ``eps`` of :func:`orthograd`.
-    strength: see :func:`orthograd`.
-    group_by: see :func:`orthograd`.
-    batch_axes: see :func:`orthograd`.
     projection_mask: ``mask`` of :func:`orthograd`: which parameters to project.
-    axis_name: see :func:`orthograd`.
-    use_float64: see :func:`orthograd`.
-    diagnostics: see :func:`orthograd`.
 
   Returns:
     An :class:`optax.GradientTransformationExtraArgs`.
@@ -142,15 +136,10 @@ def orthograd_adamw(
     weight_decay: :math:`\lambda`.
     mask: which parameters decay, as in :func:`optax.adamw`.
     nesterov: see :func:`optax.adamw`.
-    renormalize: see :func:`orthograd`.
+    renormalize: see :func:`orthograd`, also for ``strength``, ``group_by``,
+      ``batch_axes``, ``axis_name``, ``use_float64`` and ``diagnostics``.
     projection_eps: ``eps`` of :func:`orthograd`.
-    strength: see :func:`orthograd`.
-    group_by: see :func:`orthograd`.
-    batch_axes: see :func:`orthograd`.
     projection_mask: ``mask`` of :func:`orthograd`: which parameters to project.
-    axis_name: see :func:`orthograd`.
-    use_float64: see :func:`orthograd`.
-    diagnostics: see :func:`orthograd`.
 
   Returns:
     An :class:`optax.GradientTransformationExtraArgs`.
