@@ -1,6 +1,7 @@
 """The command line: ``python -m orthograd_optax report predictions.npz``."""
 
 import argparse
+import importlib.resources
 import importlib.util
 import json
 import logging
@@ -12,62 +13,6 @@ from typing import Any
 import numpy as np
 
 from orthograd_optax import _files
-
-_DESCRIPTION = """\
-Can I trust my model's confidence? Reads a file of predictions, of any
-framework, and writes a page with the answer."""
-_REPORT = """\
-Examples:
-
-  In Python, save the predictions for a test set, and its labels:
-
-    np.savez("predictions.npz", logits=logits, labels=labels)
-    np.savez("predictions.npz", probabilities=probabilities, labels=labels)
-
-  Then run one of:
-
-    python -m orthograd_optax report predictions.npz
-    python -m orthograd_optax report predictions.npz --output page.html
-    python -m orthograd_optax report predictions.npz --json > numbers.json
-    python -m orthograd_optax report predictions.csv
-    python -m orthograd_optax report logits.npy labels.npy
-
-Files:
-
-  logits and probabilities have shape (examples, classes). For two classes, one
-  column or a vector is enough, for the second class. labels have shape
-  (examples,): the index of each example's class, or its name.
-
-  An .npz file may also have these keys:
-
-    classes  names of the classes, in the order of the columns
-    group    group of each example; the page then has a table of groups
-    seed     training seed of each row; intervals are then over seeds
-    split    "test" or another word; recalibrators are fitted on the other
-             examples, and all numbers describe "test"
-
-  A .csv file has a header, and a line for each example. Its columns are label,
-  one for each class, and optionally group, seed and split. Name a class's
-  column after its label, or logit_NAME or p_NAME. Columns without a prefix are
-  probabilities if all rows sum to about 1:
-
-    label,cat,dog
-    cat,0.9,0.1
-    dog,0.4,0.6
-
-  A .parquet file has the same columns, and needs pandas."""
-_COMPARE = """\
-Examples:
-
-    python -m orthograd_optax compare old.npz new.npz
-    python -m orthograd_optax compare old.npz new.npz --output page.html
-    python -m orthograd_optax compare old.npz new.npz --json
-
-  Both files have the form that report --help describes, and the same examples
-  in the same order. Differences are new − old, and paired: over seeds if both
-  files have a key seed, otherwise over examples. With two to four seeds, there
-  are numbers but no verdict."""
-
 
 _log = logging.getLogger("orthograd_optax")
 
@@ -108,17 +53,19 @@ def _parser() -> argparse.ArgumentParser:
   layout = argparse.RawDescriptionHelpFormatter
   parser = argparse.ArgumentParser(
     prog="python -m orthograd_optax",
-    description=_DESCRIPTION,
+    description="Can I trust my model's confidence? Reads a file of "
+    "predictions, of any\nframework, and writes a page with the answer.",
     epilog="Start with: python -m orthograd_optax report --help",
     formatter_class=layout,
   )
   commands = parser.add_subparsers(dest="command")
+  folder = importlib.resources.files("orthograd_optax")
   report = commands.add_parser(
     "report",
     help="report on one model",
     description="Prints a table and writes a page: can the confidence of a "
     "model be trusted?",
-    epilog=_REPORT,
+    epilog=folder.joinpath("report_help.txt").read_text("utf-8"),
     formatter_class=layout,
   )
   add = report.add_argument
@@ -129,15 +76,14 @@ def _parser() -> argparse.ArgumentParser:
     "compare",
     help="compare two models on the same examples",
     description="Compares two models on the same examples, in pairs.",
-    epilog=_COMPARE,
+    epilog=folder.joinpath("compare_help.txt").read_text("utf-8"),
     formatter_class=layout,
   )
   add = compare.add_argument
   add("old", help="predictions of the old model")
   add("new", help="predictions of the new model")
   add("--labels", help="a .npy file, if the predictions are .npy files")
-  names = "names of the models"
-  add("--names", nargs=2, metavar=("OLD", "NEW"), help=names)
+  add("--names", nargs=2, metavar=("OLD", "NEW"), help="names of the models")
   for command, page in ((report, "PREDICTIONS"), (compare, "OLD_or_NEW")):
     add = command.add_argument
     add(
@@ -164,9 +110,7 @@ def _output(args: argparse.Namespace) -> pathlib.Path | None:
   default = "_or_".join(pathlib.Path(file).stem for file in files) + ".html"
   path = pathlib.Path(default if args.output is None else args.output)
   if path.suffix.lower() not in (".html", ".htm"):
-    raise ValueError(
-      f"--output must end in .html, because it is a page, but is {path}."
-    )
+    raise ValueError(f"--output must end in .html, but is {path}.")
   if not path.parent.is_dir():
     raise ValueError(
       f"--output is {path}, but there is no folder {path.parent}. Make it "
@@ -185,11 +129,6 @@ def _output(args: argparse.Namespace) -> pathlib.Path | None:
   return path
 
 
-def _read(path: str, labels: str | None) -> dict[str, Any]:
-  _log.info("Reading %s", path)
-  return _files.read(path, labels)
-
-
 def _logits(content: dict[str, Any]) -> Any:
   from orthograd_optax.calibration import _predictions
 
@@ -198,15 +137,14 @@ def _logits(content: dict[str, Any]) -> Any:
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
   for name in ("bins", "resamples"):
-    value = getattr(args, name)
-    if value < 1:
+    if (value := getattr(args, name)) < 1:
       raise ValueError(f"--{name} must be at least 1, but is {value}.")
   return {"num_bins": args.bins, "resamples": args.resamples}
 
 
 def _report(args: argparse.Namespace) -> Any:
   options = _options(args)
-  content = _read(args.predictions, args.labels)
+  content = _files.read(args.predictions, args.labels)
   from orthograd_optax import calibration
 
   name = args.name or pathlib.Path(args.predictions).stem
@@ -216,7 +154,7 @@ def _report(args: argparse.Namespace) -> Any:
 def _compare(args: argparse.Namespace) -> Any:
   options = _options(args)
   paths = args.old, args.new
-  old, new = both = [_read(path, args.labels) for path in paths]
+  old, new = both = [_files.read(path, args.labels) for path in paths]
   columns = [list(x["classes"] or ()) for x in both]
   if columns[0] != columns[1]:
     same = sorted(columns[0]) == sorted(columns[1])

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 import contextlib
 import csv
 import itertools
+import logging
 import math
 import os
 import pathlib
@@ -42,6 +43,7 @@ def read(path: str | os.PathLike, labels: str | os.PathLike | None = None):
   Instead of logits, there are predictions and their kind: "logits",
   "probabilities", or "predictions" if the file does not say.
   """
+  logging.getLogger("orthograd_optax").info("Reading %s", path)
   path = pathlib.Path(path)
   readers = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
   suffix = path.suffix.lower()
@@ -208,10 +210,8 @@ def _from_columns(path: pathlib.Path, columns: Mapping[str, Any]):
       f"{path} has the columns {', '.join(columns)}, but must have a column "
       "label, and one for each class, with its logits or probabilities."
     )
-  sorted_columns: dict[str, Any] = {
-    k: np.asarray(columns[v]) for k, v in known.items()
-  }
-  labels = sorted_columns["labels"]
+  arrays = {k: np.asarray(columns[v]) for k, v in known.items()}
+  labels = arrays["labels"]
   _check_columns(path, others, labels)
   table = np.empty((len(labels), len(others)))
   kinds, classes = set(), []
@@ -223,7 +223,7 @@ def _from_columns(path: pathlib.Path, columns: Mapping[str, Any]):
   kind = kinds.pop() if len(kinds) == 1 else "predictions"
   if len(classes) == 1:
     classes = _two_classes(path, labels, classes[0])
-  return sorted_columns | {kind: table, "classes": classes}
+  return arrays | {kind: table, "classes": classes}
 
 
 def _check_columns(path: pathlib.Path, names: list[str], labels: Any) -> None:
@@ -263,19 +263,17 @@ def _two_classes(path: pathlib.Path, labels: Any, column: str) -> Any:
 
 
 def _numbers(path: pathlib.Path, name: str, cells: Any) -> np.ndarray:
-  row = 0
-  try:
-    numbers = np.empty(len(cells))
-    for row, cell in enumerate(cells):
-      numbers[row] = float(cell)
-  except (ValueError, TypeError) as error:
-    raise ValueError(
-      f"{path}, line {row + 2}, column {name}: {reprlib.repr(cells[row])} is "
-      "not a number, but every column except label, group, seed and split must "
-      "have the logits or probabilities of a class. Correct the cell, or "
-      "rename or remove the column."
-    ) from error
-  return numbers
+  for row, cell in enumerate(cells):
+    try:
+      float(cell)
+    except (ValueError, TypeError) as error:
+      raise ValueError(
+        f"{path}, line {row + 2}, column {name}: {reprlib.repr(cell)} is not a "
+        "number, but every column except label, group, seed and split must "
+        "have the logits or probabilities of a class. Correct the cell, or "
+        "rename or remove the column."
+      ) from error
+  return np.asarray(cells, np.float64)
 
 
 def _arguments(path: pathlib.Path, columns: dict[str, Any]) -> dict[str, Any]:

@@ -46,10 +46,7 @@ class ModelComparison(Comparison, _page.Page):
     return _text.comparison_table(self)
 
   def to_dict(self) -> dict[str, Any]:
-    """Returns all numbers as Python numbers of seven significant digits.
-
-    NaN and infinities become None.
-    """
+    """Returns numbers of seven digits, and None for NaN and infinities."""
     fields = vars(self).items()
     return plain({k: v for k, v in fields if k != "reliabilities"})
 
@@ -115,9 +112,7 @@ def compare(
   _bins.check_bins(num_bins)
   names = str(names[0]), str(names[1])
   if names[0] == names[1]:
-    raise ValueError(
-      f"names must differ, but both are {names[0]!r}. Rename one."
-    )
+    raise ValueError(f"names must differ, but both are {names[0]!r}.")
   shapes = [_inputs.as_array(x).shape for x in (old, new)]
   if shapes[0] != shapes[1]:
     raise ValueError(
@@ -132,7 +127,7 @@ def compare(
   described = [[_resampling.describe(s) for s in model] for model in samples]
   before, after = (_resampling.summary(model, level) for model in described)
   difference = {
-    k: _resampling.difference(k, *described, level)
+    k: _resampling.difference(k, described[0], described[1], level)
     if np.isfinite(before[k].value - after[k].value)
     else Estimate(np.nan, np.nan, np.nan)
     for k in METRICS

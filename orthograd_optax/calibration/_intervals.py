@@ -45,21 +45,17 @@ def basic_interval(
   known = finite.any(axis=0) & np.isfinite(value)
   draws = np.where(known[None], np.where(finite, draws, np.nan), 0)
   spread = np.nanmax(draws, axis=0) - np.nanmin(draws, axis=0)
+  shares = [(1 + level) / 2, (1 - level) / 2]
   with np.errstate(invalid="ignore"):
     known &= spread > 1e-6 * np.abs(value) + 1e-12  # the rest is rounding
-  ends = [(1 + level) / 2, (1 - level) / 2]
-  with np.errstate(invalid="ignore"):
-    ends = 2 * value - np.nanquantile(draws, ends, axis=0)
+    ends = 2 * value - np.nanquantile(draws, shares, axis=0)
   low, high = np.clip(ends, *limits)
   low, high = np.fmin(low, value), np.fmax(high, value)
   return value, np.where(known, low, np.nan), np.where(known, high, np.nan)
 
 
 def wilson_interval(right: Any, count: Any, level: float) -> Interval:
-  """Returns Wilson's interval of the share ``right / count``.
-
-  The bootstrap interval collapses to a point when all are correct.
-  """
+  """Returns Wilson's interval of the share ``right / count``."""
   right, count = np.asarray(right, np.float64), np.asarray(count, np.float64)
   z2 = special.ndtri((1 + level) / 2) ** 2
   with np.errstate(invalid="ignore", divide="ignore"):

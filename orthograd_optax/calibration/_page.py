@@ -189,12 +189,11 @@ def table(rows: Sequence[Sequence[_text.Cell]], best: str | None = None) -> str:
 def methods_table(report: Results) -> str:
   if not report.recalibrated:
     return ""
-  columns = {"nll": "NLL", "ece": "ECE", "brier": "Brier"}
-  columns["accuracy"] = "accuracy"
   header = f"on {report.held_out_examples:,} held-out examples"
-  rows: list[list[_text.Cell]] = [[header, *columns.values()]]
+  rows: list[list[_text.Cell]] = [[header, "NLL", "ECE", "Brier", "accuracy"]]
   for method, metrics in report.recalibrated.items():
-    cells = (_text.cells(name, metrics[name]) for name in columns)
+    names = ("nll", "ece", "brier", "accuracy")
+    cells = (_text.cells(name, metrics[name]) for name in names)
     rows.append([_text.METHODS[method], *cells])
   return table(rows, _text.METHODS[report.best or "uncalibrated"])
 

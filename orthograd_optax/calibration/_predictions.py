@@ -16,15 +16,13 @@ MIN_TO_FIT = 10  # examples in each half
 
 
 class Run(NamedTuple):
-  """The predictions of one seed."""
+  """The predictions of one seed. Pairs are (logits, labels)."""
 
   logits: np.ndarray  # of shape (examples, classes)
   labels: np.ndarray
   rows: np.ndarray  # the row of each example in the input
   groups: np.ndarray | None  # the index of each example's group
-  # (logits, labels) to fit recalibrators on, and to evaluate them on; None if
-  # there are too few examples.
-  to_fit: tuple[np.ndarray, np.ndarray] | None
+  to_fit: tuple[np.ndarray, np.ndarray] | None  # None: too few examples
   held_out: tuple[np.ndarray, np.ndarray] | None
 
 
@@ -67,9 +65,8 @@ def check(
   if logits.ndim == 3:
     if seeds is not None or len(logits) == 0:
       raise ValueError(
-        f"logits has shape {logits.shape}, whose first axis is the seeds. "
-        "There must be at least one seed, and the argument seeds must be left "
-        "out."
+        f"logits of shape {logits.shape} have seeds on their first axis. Give "
+        "at least one seed, and leave out the argument seeds."
       )
     places = [np.arange(logits.shape[1])] * len(logits)
     pairs = [as_numpy(one, labels) for one in logits]
@@ -88,7 +85,13 @@ def check(
     fit = _per_example("fit", fit, examples, "True for the examples to fit on")
   runs = []
   for (of_seed, its_labels), place in zip(pairs, places, strict=True):
-    _check_softmax(of_seed, place)
+    if not (defined := has_softmax(of_seed)).all():
+      row = int(np.argmin(defined))
+      raise ValueError(
+        f"logits[{place[row]}] has no softmax: {of_seed[row]}. Logits must be "
+        "below ∞, and not all −∞ in a row. Find out where the row comes from, "
+        "or leave it out."
+      )
     runs.append(_run(of_seed, its_labels, place, groups, fit, split_seed))
   number = runs[0].logits.shape[1]
   names = [str(c) for c in (range(number) if classes is None else classes)]
@@ -221,14 +224,3 @@ def _by_seed(seeds: Any, examples: int) -> list[np.ndarray]:
 def has_softmax(logits: np.ndarray) -> np.ndarray:
   """Returns whether each row is below ∞, and not −∞ in all classes."""
   return np.all(logits < np.inf, axis=1) & np.any(logits > -np.inf, axis=1)
-
-
-def _check_softmax(logits: np.ndarray, place: np.ndarray) -> None:
-  defined = has_softmax(logits)
-  if not defined.all():
-    row = int(np.argmin(defined))
-    raise ValueError(
-      f"logits[{place[row]}] has no softmax: {logits[row]}. Logits must be "
-      "below ∞, and not all −∞ in a row. Find out where the row comes from, or "
-      "leave it out."
-    )

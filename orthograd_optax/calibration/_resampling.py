@@ -6,12 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
-from orthograd_optax.calibration import (
-  _inputs,
-  _intervals,
-  _predictions,
-  _sample,
-)
+from orthograd_optax.calibration import _intervals, _predictions, _sample
+from orthograd_optax.calibration._inputs import suggesting
 from orthograd_optax.calibration._intervals import Estimate
 from orthograd_optax.calibration._sample import Sample
 from orthograd_optax.calibration._table import METRICS, find
@@ -19,7 +15,7 @@ from orthograd_optax.calibration._table import METRICS, find
 _MAX_LEVELS = 1000  # different probabilities; neighbours are merged
 
 
-@_inputs.suggesting
+@suggesting
 def bootstrap(
   metric: Callable[[Any, Any], Any],
   logits: Any,
@@ -84,15 +80,8 @@ def bootstrap(
   return estimates([described], level)[name]
 
 
-def resampled(
-  metric: Callable[[Any, Any], Any],
-  logits: np.ndarray,
-  labels: np.ndarray,
-  level: float,
-  resamples: int,
-  random_seed: int,
-) -> Estimate:
-  """Calls any metric once for each resample."""
+def resampled(metric, logits, labels, level, resamples, random_seed):
+  """Returns the estimate of any metric, called once for each resample."""
   draws = _sample.chosen(len(labels), resamples, random_seed)
   drawn = [float(metric(logits[i], labels[i])) for i in draws]
   value = float(metric(logits, labels))

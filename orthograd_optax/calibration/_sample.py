@@ -9,6 +9,7 @@ NumPy in float64: compiling programs would take longer than running them.
 
 from collections.abc import Callable
 from concurrent import futures
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -23,24 +24,23 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-8, 1e8
 _CHUNK = 2**17  # logits at once, to stay within a CPU's cache
 
 
+@dataclasses.dataclass(eq=False)
 class Sample:
   """Checked predictions of one seed."""
 
-  def __init__(
-    self,
-    logits: np.ndarray,
-    labels: np.ndarray,
-    num_bins: int = 10,
-    resamples: int = 1000,
-    random_seed: int = 0,
-  ):
-    self.logits, self.labels = logits, labels
-    self.num_bins, self.examples = num_bins, len(labels)
+  logits: np.ndarray
+  labels: np.ndarray
+  num_bins: int = 10
+  resamples: int = 1000
+  random_seed: int = 0
+
+  def __post_init__(self):
+    self.examples = len(self.labels)
     units = min(self.examples, MAX_UNITS)
-    self._draws = units, resamples, random_seed
+    self._draws = units, self.resamples, self.random_seed
     self._unit = np.arange(self.examples)
     if units < self.examples:
-      random = np.random.RandomState(random_seed)
+      random = np.random.RandomState(self.random_seed)
       self._unit = random.permutation(self.examples) % units
 
   @functools.cached_property
@@ -84,10 +84,9 @@ class Sample:
   @functools.cached_property
   def mass_bins(self) -> dict[str, np.ndarray]:
     confidence = self.each["confidence"].astype(np.float32)
-    size, larger = divmod(self.examples, self.num_bins)
-    nth = np.arange(1, self.num_bins)
-    last = np.maximum(nth * size + np.minimum(nth, larger) - 1, 0)
-    edges = np.sort(confidence)[last]
+    ordered = np.sort(confidence)
+    sizes = [len(part) for part in np.array_split(ordered, self.num_bins)]
+    edges = ordered[np.maximum(np.cumsum(sizes)[:-1] - 1, 0)]
     return self._binned(np.searchsorted(edges, confidence), self.num_bins)
 
   def _binned(self, index, size) -> dict[str, np.ndarray]:
@@ -148,7 +147,7 @@ class Sample:
       "auroc": float(auroc),
       "aurc": float(np.mean(expected / kept)),
       "selective_risk": float(expected[number - 1] / number),
-      "ks_calibration_error": float(np.abs(gap).max() / n),
+      "ks": float(np.abs(gap).max() / n),
     }
 
   @functools.cached_property
@@ -179,7 +178,7 @@ class Sample:
       "auroc": auroc,
       "aurc": (count * middle).sum(axis=1) / total[:, 0],
       "selective_risk": np.array(risk),
-      "ks_calibration_error": gap.max(axis=1) / total[:, 0],
+      "ks": gap.max(axis=1) / total[:, 0],
     }
 
   @functools.cached_property
@@ -216,7 +215,7 @@ class Sample:
       spread = self.temperature * np.std(slope) / np.mean(curvature)
     spread = spread / np.sqrt(self.examples)
     if not 0 < spread < 2 or not 1e-6 < self.temperature < 1e6:
-      return np.full(1 + self._draws[1], np.nan)
+      return np.full(1 + self.resamples, np.nan)
     # With many examples, the slope is almost linear.
     nodes = 17 if self.examples <= 10 * MAX_UNITS else 7
     logs = math.log(self.temperature) + spread * np.linspace(-6, 6, nodes)

@@ -22,9 +22,8 @@ MAX_TO_FIT = 50_000, 10_000_000  # examples and logits, except for temperature
 def evaluate(predictions: Predictions, level: float, options: tuple):
   """Fits each method, and evaluates it on the held-out examples.
 
-  Returns:
-    By method, its metrics and its samples' descriptions; the temperature of the
-    examples to fit on; and, by method, the recalibrators of the first seed.
+  Returns metrics and descriptions by method, the temperature of the examples to
+  fit on, and the recalibrators of the first seed.
   """
   runs = predictions.runs
   if any(run.to_fit is None for run in runs):

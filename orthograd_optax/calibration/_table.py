@@ -55,9 +55,7 @@ METRICS: dict[str, Metric] = {
   "rms_calibration_error": Metric(
     "RMS calibration error", lambda s: s.rms_gap(s.bins)
   ),
-  "ks_calibration_error": _ranked(
-    "KS calibration error", "ks_calibration_error"
-  ),
+  "ks_calibration_error": _ranked("KS calibration error", "ks"),
   "auroc": _ranked("AUROC of confidence", "auroc", 1),
   "aurc": _ranked("AURC", "aurc"),
   "selective_risk": _ranked(
@@ -68,7 +66,10 @@ METRICS: dict[str, Metric] = {
   "entropy": _mean("entropy, nats", "entropy", _ABOVE, 0),
   "temperature": Metric(
     "best temperature",
-    *(lambda s: s.temperature_draws, _ABOVE, 0, lambda s: s.temperature),
+    lambda s: s.temperature_draws,
+    limits=_ABOVE,
+    direction=0,
+    value=lambda s: s.temperature,
   ),
 }
 _FUNCTIONS = {name: (name, {}) for name in METRICS if name != "overconfidence"}

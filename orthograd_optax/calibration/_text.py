@@ -6,13 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from orthograd_optax.calibration import _selection, _table
+from orthograd_optax.calibration import _results, _selection, _table
 from orthograd_optax.calibration._intervals import Estimate
-from orthograd_optax.calibration._results import (
-  SIGNIFICANT,
-  Comparison,
-  Results,
-)
+from orthograd_optax.calibration._results import Comparison, Results
 
 METHODS = {
   "uncalibrated": "uncalibrated",
@@ -140,14 +136,16 @@ def points(estimate: Estimate) -> str:
 def direction(report: Results) -> str:
   """Returns over- or underconfident if that is shown, else an empty string."""
   gap = report.metrics["overconfidence"]
-  if report.p_calibrated >= SIGNIFICANT or not (gap.low > 0 or gap.high < 0):
+  if report.p_calibrated >= _results.SIGNIFICANT or not (
+    gap.low > 0 or gap.high < 0
+  ):
     return ""
   return "overconfident" if gap.value > 0 else "underconfident"
 
 
 def answer(report: Results) -> str:
   """Answers the title: can the confidence be trusted?"""
-  if report.p_calibrated >= SIGNIFICANT:
+  if report.p_calibrated >= _results.SIGNIFICANT:
     return (
       "There is no evidence against it: a calibrated model could easily "
       f"produce these predictions (p = {p_value(report.p_calibrated)})."
@@ -197,12 +195,11 @@ def answers(report: Results) -> dict[str, Answer]:
 
 
 def _accuracy(report: Results) -> str:
-  over = "seeds" if report.seeds > 1 else "examples"
   return (
     f"It is right in {percent(report.metrics['accuracy'])} of "
     f"{report.examples:,} cases. Numbers in brackets are the ends of a "
     f"{100 * report.level:g} % interval. All intervals on this page are over "
-    f"{over}."
+    f"{'seeds' if report.seeds > 1 else 'examples'}."
   )
 
 
@@ -223,7 +220,7 @@ def _gap(report: Results) -> str:
   gap, found = report.metrics["overconfidence"], direction(report)
   if found:
     verdict = f"No: it is {found}"
-  elif report.p_calibrated < SIGNIFICANT:
+  elif report.p_calibrated < _results.SIGNIFICANT:
     verdict = "On average, yes, but not at every confidence"
   else:
     verdict = "There is no evidence that it does not"
@@ -273,7 +270,7 @@ def _worst(report: Results) -> str:
     ("predicted class", "predicted classes", report.by_class),
     ("group", "groups", report.by_group),
   ):
-    number = sum(part.p_value < SIGNIFICANT for part in parts)
+    number = sum(part.p_value < _results.SIGNIFICANT for part in parts)
     if number:  # The worst is first.
       verdict = "overconfident" if parts[0].gap.value > 0 else "underconfident"
       texts.append(
@@ -297,7 +294,7 @@ def _worst(report: Results) -> str:
 
 def _noise(report: Results) -> str:
   verdict = "Yes. A calibrated model would rarely look like this"
-  if report.p_calibrated >= SIGNIFICANT:
+  if report.p_calibrated >= _results.SIGNIFICANT:
     verdict = (
       "There is no evidence of that: a calibrated model could easily produce "
       "this"
@@ -346,7 +343,7 @@ def recommendation(report: Results) -> tuple[str, str]:
       "recalibrator would raise the confidence without limit. Use examples "
       "with some wrong predictions."
     )
-  elif report.p_calibrated >= SIGNIFICANT:
+  elif report.p_calibrated >= _results.SIGNIFICANT:
     text = (
       "Leave the model unchanged. There is no evidence that its confidence is "
       "off, and a recalibrator would fit noise. Repeat this report on new "
