@@ -24,7 +24,6 @@ METRICS = {
   "smooth_ece": calibration.smooth_ece,
   "aurc": calibration.aurc,
   "fit_temperature": calibration.fit_temperature,
-  "fit, vector": functools.partial(calibration.fit, method="vector"),
 }
 
 

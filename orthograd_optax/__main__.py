@@ -1,6 +1,7 @@
 """The command line: ``python -m orthograd_optax report predictions.npz``."""
 
 import argparse
+import importlib.resources
 import importlib.util
 import json
 import logging
@@ -9,60 +10,11 @@ import pathlib
 import sys
 from typing import Any
 
-_DESCRIPTION = """\
-Can I trust my model's confidence? Reads a file of predictions, of any
-framework, and writes a page with the answer."""
-_REPORT = """\
-Examples:
+import numpy as np
 
-  In Python, save the predictions for a test set, and its labels:
+from orthograd_optax import _files
 
-    np.savez("predictions.npz", logits=logits, labels=labels)
-    np.savez("predictions.npz", probabilities=probabilities, labels=labels)
-
-  Then run one of:
-
-    python -m orthograd_optax report predictions.npz
-    python -m orthograd_optax report predictions.npz --output page.html
-    python -m orthograd_optax report predictions.npz --json > numbers.json
-    python -m orthograd_optax report predictions.csv
-    python -m orthograd_optax report logits.npy labels.npy
-
-Files:
-
-  logits and probabilities have shape (examples, classes). For two classes, one
-  column or a vector is enough, for the second class. labels have shape
-  (examples,): the index of each example's class, or its name.
-
-  An .npz file may also have these keys:
-
-    classes  names of the classes, in the order of the columns
-    group    group of each example; the page then has a table of groups
-    seed     training seed of each row; intervals are then over seeds
-    split    "test" or another word; recalibrators are fitted on the other
-             examples, and all numbers describe "test"
-
-  A .csv file has a header, and a line for each example. Its columns are label,
-  one for each class, and optionally group, seed and split. Name a class's
-  column after its label, or logit_NAME or p_NAME. Columns without a prefix are
-  probabilities if all rows sum to about 1:
-
-    label,cat,dog
-    cat,0.9,0.1
-    dog,0.4,0.6
-
-  A .parquet file has the same columns, and needs pandas."""
-_COMPARE = """\
-Examples:
-
-    python -m orthograd_optax compare old.npz new.npz
-    python -m orthograd_optax compare old.npz new.npz --output page.html
-    python -m orthograd_optax compare old.npz new.npz --json
-
-  Both files have the form that report --help describes, and the same examples
-  in the same order. Differences are new − old, and paired: over seeds if both
-  files have a key seed, otherwise over examples. With two to four seeds, there
-  are numbers but no verdict."""
+_log = logging.getLogger("orthograd_optax")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -73,117 +25,92 @@ def main(arguments: list[str] | None = None) -> int:
     parser.print_help()
     return 0
   if sys.stderr.isatty():
-    log = logging.getLogger("orthograd_optax")
-    log.handlers, log.level = [logging.StreamHandler()], logging.INFO
+    _log.handlers, _log.level = [logging.StreamHandler()], logging.INFO
   try:
     # Check what can go wrong before JAX is imported, which takes a second.
     output = _output(args)
-    run = _report(args) if args.command == "report" else _compare(args)
-    result = run()
-    page = "" if output is None else _page(result)
+    result = (_report if args.command == "report" else _compare)(args)
+    page = ""
+    if output is not None:
+      _log.info("Drawing the page")
+      page = result.html()
+    if args.json:
+      print(json.dumps(result.to_dict(), allow_nan=False, ensure_ascii=False))
+    else:
+      print(result)
+    if output is not None:
+      from orthograd_optax.calibration import _saving
+
+      _saving.write_text(output, page)
+      print(f"Wrote {output}", file=sys.stderr)
   except (ImportError, OSError, TypeError, ValueError) as error:
     print(f"error: {error}", file=sys.stderr)
     return 2
-  if args.json:
-    print(json.dumps(result.to_dict(), allow_nan=False, ensure_ascii=False))
-  else:
-    print(result)
-  if output is not None:
-    from orthograd_optax.calibration import _saving
-
-    try:
-      _saving.write_text(output, page)
-    except OSError as error:
-      print(f"error: {error}", file=sys.stderr)
-      return 2
-    print(f"Wrote {output}", file=sys.stderr)
   return 0
-
-
-def _page(result: Any) -> str:
-  logging.getLogger("orthograd_optax").info("Drawing the page")
-  return result.html()
 
 
 def _parser() -> argparse.ArgumentParser:
   layout = argparse.RawDescriptionHelpFormatter
   parser = argparse.ArgumentParser(
     prog="python -m orthograd_optax",
-    description=_DESCRIPTION,
+    description="Can I trust my model's confidence? Reads a file of "
+    "predictions, of any\nframework, and writes a page with the answer.",
     epilog="Start with: python -m orthograd_optax report --help",
     formatter_class=layout,
   )
   commands = parser.add_subparsers(dest="command")
+  folder = importlib.resources.files("orthograd_optax")
   report = commands.add_parser(
     "report",
     help="report on one model",
     description="Prints a table and writes a page: can the confidence of a "
     "model be trusted?",
-    epilog=_REPORT,
+    epilog=folder.joinpath("report_help.txt").read_text("utf-8"),
     formatter_class=layout,
   )
-  report.add_argument("predictions", help="a .npz, .csv, .parquet or .npy file")
-  report.add_argument(
-    "labels", nargs="?", help="a second .npy file, if the first is one"
-  )
-  report.add_argument("--name", help="name of the model on the page")
+  add = report.add_argument
+  add("predictions", help="a .npz, .csv, .parquet or .npy file")
+  add("labels", nargs="?", help="a second .npy file, if the first is one")
+  add("--name", help="name of the model on the page")
   compare = commands.add_parser(
     "compare",
     help="compare two models on the same examples",
     description="Compares two models on the same examples, in pairs.",
-    epilog=_COMPARE,
+    epilog=folder.joinpath("compare_help.txt").read_text("utf-8"),
     formatter_class=layout,
   )
-  compare.add_argument("old", help="predictions of the old model")
-  compare.add_argument("new", help="predictions of the new model")
-  compare.add_argument(
-    "--labels", help="a .npy file, if the predictions are .npy files"
-  )
-  compare.add_argument(
-    "--names", nargs=2, metavar=("OLD", "NEW"), help="names of the models"
-  )
+  add = compare.add_argument
+  add("old", help="predictions of the old model")
+  add("new", help="predictions of the new model")
+  add("--labels", help="a .npy file, if the predictions are .npy files")
+  add("--names", nargs=2, metavar=("OLD", "NEW"), help="names of the models")
   for command, page in ((report, "PREDICTIONS"), (compare, "OLD_or_NEW")):
-    command.add_argument(
+    add = command.add_argument
+    add(
       "--output",
       metavar="PAGE.html",
       help=f"path of the page (default: {page}.html in the current folder, "
       "named after the predictions file; with --json, no page)",
     )
-    command.add_argument(
-      "--json",
-      action="store_true",
-      help="print all numbers as JSON, and no table",
-    )
-    command.add_argument(
-      "--bins",
-      type=int,
-      default=10,
-      help="number of bins of confidence (default: 10)",
-    )
-    command.add_argument(
-      "--resamples",
-      type=int,
-      default=1000,
-      help="number of bootstrap resamples (default: 1000)",
-    )
+    text = "print all numbers as JSON, and no table"
+    add("--json", action="store_true", help=text)
+    text = "number of bins of confidence (default: 10)"
+    add("--bins", type=int, default=10, help=text)
+    text = "number of bootstrap resamples (default: 1000)"
+    add("--resamples", type=int, default=1000, help=text)
   return parser
 
 
 def _output(args: argparse.Namespace) -> pathlib.Path | None:
   """Returns the path of the page, or None, and checks that it is writable."""
-  if args.output is not None:
-    path = pathlib.Path(args.output)
-  elif args.json:
+  if args.output is None and args.json:
     return None
-  elif args.command == "report":
-    path = pathlib.Path(f"{pathlib.Path(args.predictions).stem}.html")
-  else:
-    names = (pathlib.Path(x).stem for x in (args.old, args.new))
-    path = pathlib.Path(f"{'_or_'.join(names)}.html")
+  report = args.command == "report"
+  files = [args.predictions] if report else [args.old, args.new]
+  default = "_or_".join(pathlib.Path(file).stem for file in files) + ".html"
+  path = pathlib.Path(default if args.output is None else args.output)
   if path.suffix.lower() not in (".html", ".htm"):
-    raise ValueError(
-      f"--output must end in .html, because it is a page, but is {path}."
-    )
+    raise ValueError(f"--output must end in .html, but is {path}.")
   if not path.parent.is_dir():
     raise ValueError(
       f"--output is {path}, but there is no folder {path.parent}. Make it "
@@ -202,13 +129,6 @@ def _output(args: argparse.Namespace) -> pathlib.Path | None:
   return path
 
 
-def _read(path: str, labels: str | None) -> dict[str, Any]:
-  from orthograd_optax import _files
-
-  logging.getLogger("orthograd_optax").info("Reading %s", path)
-  return _files.read(path, labels)
-
-
 def _logits(content: dict[str, Any]) -> Any:
   from orthograd_optax.calibration import _predictions
 
@@ -217,33 +137,24 @@ def _logits(content: dict[str, Any]) -> Any:
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
   for name in ("bins", "resamples"):
-    if getattr(args, name) < 1:
-      raise ValueError(
-        f"--{name} must be at least 1, but is {vars(args)[name]}."
-      )
+    if (value := getattr(args, name)) < 1:
+      raise ValueError(f"--{name} must be at least 1, but is {value}.")
   return {"num_bins": args.bins, "resamples": args.resamples}
 
 
 def _report(args: argparse.Namespace) -> Any:
   options = _options(args)
-  content = _read(args.predictions, args.labels)
+  content = _files.read(args.predictions, args.labels)
+  from orthograd_optax import calibration
+
   name = args.name or pathlib.Path(args.predictions).stem
-
-  def run():
-    from orthograd_optax import calibration
-
-    logits = _logits(content)
-    return calibration.report(logits, **content, name=name, **options)
-
-  return run
+  return calibration.report(_logits(content), **content, name=name, **options)
 
 
 def _compare(args: argparse.Namespace) -> Any:
-  import numpy as np
-
   options = _options(args)
   paths = args.old, args.new
-  old, new = both = [_read(path, args.labels) for path in paths]
+  old, new = both = [_files.read(path, args.labels) for path in paths]
   columns = [list(x["classes"] or ()) for x in both]
   if columns[0] != columns[1]:
     same = sorted(columns[0]) == sorted(columns[1])
@@ -277,20 +188,17 @@ def _compare(args: argparse.Namespace) -> Any:
   if names[0] == names[1]:
     names = paths
 
-  def run():
-    from orthograd_optax import calibration
+  from orthograd_optax import calibration
 
-    return calibration.compare(
-      _logits(old),
-      _logits(new),
-      old["labels"],
-      names=(names[0], names[1]),
-      classes=old["classes"],
-      seeds=old["seeds"],
-      **options,
-    )
-
-  return run
+  return calibration.compare(
+    _logits(old),
+    _logits(new),
+    old["labels"],
+    names=(names[0], names[1]),
+    classes=old["classes"],
+    seeds=old["seeds"],
+    **options,
+  )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""Reads predictions from .npz, .npy, .csv and .parquet files.
-
-It needs NumPy only, so that the command line checks files before it imports
-JAX.
-"""
+"""Reads predictions from files. It needs NumPy only, and no JAX."""
 
 from collections.abc import Mapping
+import contextlib
 import csv
+import itertools
+import logging
 import math
 import os
 import pathlib
@@ -33,24 +32,26 @@ _PREFIX = re.compile(r"(?:(logits?)|prob(?:abilit(?:y|ies)|s)?|p)[_ ]", re.I)
 _INDEX = re.compile(
   r"|id|idx|index|level_\d+|__index_level_\d+__|unnamed: ?\d+", re.I
 )
+# What damaged and hostile files raise.
+_DAMAGE = (ValueError, EOFError, OSError, RuntimeError, NotImplementedError)
+_DAMAGE += (zipfile.BadZipFile, zlib.error, MemoryError, SyntaxError, TypeError)
 
 
 def read(path: str | os.PathLike, labels: str | os.PathLike | None = None):
   """Reads the arguments of :func:`report` from a file, or two .npy files.
 
-  Returns:
-    A dictionary of predictions, kind and labels, and of classes, groups, seeds
-    and fit, which are None if the file does not have them. ``kind`` is
-    "logits", "probabilities", or "predictions" if the file does not say.
+  Instead of logits, there are predictions and their kind: "logits",
+  "probabilities", or "predictions" if the file does not say.
   """
+  logging.getLogger("orthograd_optax").info("Reading %s", path)
   path = pathlib.Path(path)
   readers = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
   suffix = path.suffix.lower()
   for file in (path, *([] if labels is None else [pathlib.Path(labels)])):
     if not file.is_file():
       raise ValueError(f"There is no file {file}. Make one with {_SAVE}")
-    if suffix != ".npz" and file.stat().st_size > MAX_BYTES:
-      raise _TooLarge(file, file.stat().st_size)
+    if suffix != ".npz":
+      _check_size(file, file.stat().st_size)
   if suffix == ".npy":
     if labels is None:
       raise ValueError(
@@ -70,12 +71,12 @@ def read(path: str | os.PathLike, labels: str | os.PathLike | None = None):
       f"{path} ends in {path.suffix!r}, but must end in .npz, .npy, .csv or "
       f".parquet. Make one with {_SAVE}"
     )
-  return _arguments(columns, path)
+  return _arguments(path, columns)
 
 
-class _TooLarge(ValueError):
-  def __init__(self, path: pathlib.Path, size: int):
-    super().__init__(
+def _check_size(path: pathlib.Path, size: int) -> None:
+  if size > MAX_BYTES:
+    raise ValueError(
       f"{path} must have at most {MAX_BYTES:,} bytes of arrays (MAX_BYTES in "
       f"orthograd_optax/_files.py), but has {size:,}. Leave out examples, or "
       "save them as float32."
@@ -99,45 +100,37 @@ def _read_array(file: IO[bytes], size: int) -> np.ndarray:
   return form.read_array(file, allow_pickle=False)
 
 
-# What damaged and hostile files raise.
-_DAMAGE = (ValueError, EOFError, OSError, RuntimeError, NotImplementedError)
-_DAMAGE += (zipfile.BadZipFile, zlib.error, MemoryError, SyntaxError, TypeError)
+@contextlib.contextmanager
+def _reading(path: pathlib.Path, expected: str, remedy: str):
+  try:
+    yield
+  except _DAMAGE as error:
+    raise ValueError(
+      f"{path} is not {expected}: {error}. Write it with {remedy}. Convert "
+      "objects first, as in labels.astype(str)."
+    ) from error
 
 
 def _npy(path: pathlib.Path) -> np.ndarray:
-  try:
+  with _reading(path, "an array of numbers or strings", "np.save"):
     with open(path, "rb") as file:
       return _read_array(file, path.stat().st_size)
-  except _DAMAGE as error:
-    raise ValueError(
-      f"{path} is not an array of numbers or strings: {error}. Write it with "
-      "np.save. Convert objects first, as in labels.astype(str)."
-    ) from error
 
 
 def _npz(path: pathlib.Path) -> dict[str, Any]:
-  known = {*_KINDS, *(name for names in _NAMES.values() for name in names)}
-  try:
-    with zipfile.ZipFile(path) as archive:
-      keys = [name.removesuffix(".npy") for name in archive.namelist()]
-      members = {
-        name: archive.getinfo(f"{name}.npy")
-        for name in keys
-        if name in known and f"{name}.npy" in archive.NameToInfo
-      }
-      size = sum(member.file_size for member in members.values())
-      if size > MAX_BYTES:
-        raise _TooLarge(path, size)
-      columns = {name: _member(archive, m) for name, m in members.items()}
-  except _TooLarge:
-    raise
-  except _DAMAGE as error:
-    raise ValueError(
-      f"{path} is not an .npz file of numbers and strings: {error}. Write it "
-      f"with {_SAVE}. Convert objects first, as in labels.astype(str)."
-    ) from error
+  expected = "an .npz file of numbers and strings"
+  with _reading(path, expected, _SAVE):
+    archive = zipfile.ZipFile(path)
+  with archive:
+    keys = [name.removesuffix(".npy") for name in archive.namelist()]
+    known = {*_KINDS, *itertools.chain(*_NAMES.values())}.intersection(keys)
+    files = [f"{name}.npy" for name in known]
+    members = [archive.getinfo(x) for x in files if x in archive.NameToInfo]
+    _check_size(path, sum(member.file_size for member in members))
+    with _reading(path, expected, _SAVE):
+      columns = {m.filename[:-4]: _member(archive, m) for m in members}
   kinds = [name for name in _KINDS if name in columns]
-  if len(kinds) != 1 or not any(name in columns for name in _NAMES["labels"]):
+  if len(kinds) != 1 or "labels" not in _known(columns):
     raise ValueError(
       f"{path} must have the key labels, and either logits or probabilities, "
       f"but has {reprlib.repr(keys)}: {_SAVE}"
@@ -146,8 +139,6 @@ def _npz(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-  if member.flag_bits & 1:
-    raise ValueError(f"{member.filename} is encrypted")
   if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
     raise ValueError(f"{member.filename} must be stored or deflated")
   with archive.open(member) as file:
@@ -155,20 +146,19 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
 
 
 def _csv(path: pathlib.Path) -> dict[str, Any]:
-  try:
-    with open(path, newline="", encoding="utf-8-sig") as file:
-      reader = csv.reader(file)
-      try:
-        header = [name.strip() for name in next(reader, [])]
-        lines = ((reader.line_num, row) for row in reader)
-        rows = [(n, row) for n, row in lines if row and row != [""]]
-      except csv.Error as error:
-        raise ValueError(
-          f"{path}, line {reader.line_num} is not valid CSV: {error}. Correct "
-          "or remove it."
-        ) from error
-  except UnicodeDecodeError as error:
-    raise ValueError(f"{path} must be UTF-8 text, but: {error}.") from error
+  with open(path, newline="", encoding="utf-8-sig") as file:
+    reader = csv.reader(file)
+    try:
+      header = [name.strip() for name in next(reader, [])]
+      lines = ((reader.line_num, row) for row in reader)
+      rows = [(n, row) for n, row in lines if row and row != [""]]
+    except csv.Error as error:
+      raise ValueError(
+        f"{path}, line {reader.line_num} is not valid CSV: {error}. Correct "
+        "or remove it."
+      ) from error
+    except UnicodeDecodeError as error:
+      raise ValueError(f"{path} must be UTF-8 text, but: {error}.") from error
   for line, row in rows:
     if len(row) != len(header):
       raise ValueError(
@@ -205,39 +195,35 @@ def _parquet(path: pathlib.Path) -> dict[str, Any]:
   return _from_columns(path, columns)
 
 
-def _from_columns(
-  path: pathlib.Path, columns: Mapping[str, Any]
-) -> dict[str, Any]:
+def _known(columns: Mapping[str, Any]) -> dict[str, str]:
+  """Returns the names in use, such as {"labels": "label"}."""
+  used = {k: [n for n in names if n in columns] for k, names in _NAMES.items()}
+  return {k: names[0] for k, names in used.items() if names}
+
+
+def _from_columns(path: pathlib.Path, columns: Mapping[str, Any]):
   """Sorts the columns of a table: known names, and one for each class."""
-  known = {
-    name: next((n for n in names if n in columns), None)
-    for name, names in _NAMES.items()
-    if name != "classes"
-  }
+  known = {k: v for k, v in _known(columns).items() if k != "classes"}
   others = [name for name in columns if name not in known.values()]
-  if known["labels"] is None or not others:
+  if "labels" not in known or not others:
     raise ValueError(
       f"{path} has the columns {', '.join(columns)}, but must have a column "
       "label, and one for each class, with its logits or probabilities."
     )
-  _check_columns(path, others, columns[known["labels"]])
-  table = np.empty((len(columns[others[0]]), len(others)))
+  arrays = {k: np.asarray(columns[v]) for k, v in known.items()}
+  labels = arrays["labels"]
+  _check_columns(path, others, labels)
+  table = np.empty((len(labels), len(others)))
+  kinds, classes = set(), []
   for i, name in enumerate(others):
     table[:, i] = _numbers(path, name, columns[name])
-  by_kind: dict[str, Any] = {
-    k: np.asarray(columns[v]) for k, v in known.items() if v
-  }
-  kinds = {_kind(name) for name in others}
+    prefix = _PREFIX.match(name)
+    classes.append(name[prefix.end() :] if prefix else name)
+    kinds.add(_KINDS[0 if prefix[1] else 1] if prefix else "predictions")
   kind = kinds.pop() if len(kinds) == 1 else "predictions"
-  by_kind[kind] = table
-  prefixes = [_PREFIX.match(name) for name in others]
-  names = [
-    n[p.end() if p else 0 :] for n, p in zip(others, prefixes, strict=True)
-  ]
-  by_kind["classes"] = (
-    names if len(names) > 1 else _two_classes(path, by_kind["labels"], names[0])
-  )
-  return by_kind
+  if len(classes) == 1:
+    classes = _two_classes(path, labels, classes[0])
+  return arrays | {kind: table, "classes": classes}
 
 
 def _check_columns(path: pathlib.Path, names: list[str], labels: Any) -> None:
@@ -276,13 +262,6 @@ def _two_classes(path: pathlib.Path, labels: Any, column: str) -> Any:
   return [name for name in names if name != column] + [column]
 
 
-def _kind(column: str) -> str:
-  prefix = _PREFIX.match(column)
-  if not prefix:
-    return "predictions"
-  return "logits" if prefix[1] else "probabilities"
-
-
 def _numbers(path: pathlib.Path, name: str, cells: Any) -> np.ndarray:
   for row, cell in enumerate(cells):
     try:
@@ -297,24 +276,22 @@ def _numbers(path: pathlib.Path, name: str, cells: Any) -> np.ndarray:
   return np.asarray(cells, np.float64)
 
 
-def _arguments(columns: dict[str, Any], path: pathlib.Path) -> dict[str, Any]:
-  known = {
-    name: next((columns[n] for n in names if n in columns), None)
-    for name, names in _NAMES.items()
-  }
+def _arguments(path: pathlib.Path, columns: dict[str, Any]) -> dict[str, Any]:
+  known = {k: columns[name] for k, name in _known(columns).items()}
   kind = next(k for k in (*_KINDS, "predictions") if k in columns)
-  classes, labels = known["classes"], np.asarray(known["labels"])
+  classes, labels = known.get("classes"), np.asarray(known["labels"])
   if path.suffix.lower() == ".npz" and classes is not None:
     _check_columns(path, [str(c) for c in np.ravel(classes)], np.ravel(labels))
-  fit = _fit(known["split"], len(labels) if labels.ndim else 0, path)
+  examples = len(labels) if labels.ndim else 0
+  fit = _fit(known.get("split"), examples, path)
   labels, classes = _labels(labels, classes, path)
   return {
     "predictions": columns[kind],
     "kind": kind,
     "labels": labels,
     "classes": classes,
-    "groups": known["groups"],
-    "seeds": known["seeds"],
+    "groups": known.get("groups"),
+    "seeds": known.get("seeds"),
     "fit": fit,
   }
 

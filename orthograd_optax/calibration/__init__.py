@@ -34,7 +34,6 @@ from ._bins import Tally as Tally
 from ._bins import average_reliability as average_reliability
 from ._bins import reliability as reliability
 from ._bins import tally as tally
-from ._bootstrap import bootstrap as bootstrap
 from ._compare import ModelComparison as ModelComparison
 from ._compare import compare as compare
 from ._decompositions import Decomposition as Decomposition
@@ -69,6 +68,7 @@ from ._recalibrators import VectorScaling as VectorScaling
 from ._recalibrators import load as load
 from ._report import Report as Report
 from ._report import report as report
+from ._resampling import bootstrap as bootstrap
 from ._results import ConfidentError as ConfidentError
 from ._results import Part as Part
 from ._scores import accuracy as accuracy

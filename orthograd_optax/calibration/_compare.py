@@ -9,27 +9,24 @@ import numpy as np
 from orthograd_optax.calibration import (
   _bins,
   _inputs,
-  _intervals,
   _page,
   _predictions,
   _resampling,
   _text,
 )
 from orthograd_optax.calibration._intervals import Estimate
-from orthograd_optax.calibration._results import ComparisonResults, plain
+from orthograd_optax.calibration._results import Comparison, plain
 from orthograd_optax.calibration._sample import Sample
 from orthograd_optax.calibration._table import METRICS
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
 
-# For a verdict.
-MIN_SEEDS = 5
-MIN_EXAMPLES = 20
+MIN_SEEDS, MIN_EXAMPLES = 5, 20  # for a verdict
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelComparison(ComparisonResults, _page.Page):
+class ModelComparison(Comparison, _page.Page):
   """The result of :func:`compare`. Print it, or ``save`` it as a page.
 
   Attributes:
@@ -49,13 +46,9 @@ class ModelComparison(ComparisonResults, _page.Page):
     return _text.comparison_table(self)
 
   def to_dict(self) -> dict[str, Any]:
-    """Returns all numbers as Python numbers of seven significant digits.
-
-    NaN and infinities become None.
-    """
-    content = dict(vars(self))
-    del content["reliabilities"]
-    return plain(content)
+    """Returns numbers of seven digits, and None for NaN and infinities."""
+    fields = vars(self).items()
+    return plain({k: v for k, v in fields if k != "reliabilities"})
 
   def plot(self) -> "Figure":
     """Draws both reliability diagrams side by side. Needs matplotlib."""
@@ -82,14 +75,12 @@ def compare(
 ) -> ModelComparison:
   """Compares two models on the same examples, in pairs: new − old.
 
-  With one seed, the bootstrap draws the same examples for both models.
-  Examples that are hard for both then cancel in the difference. With several
-  seeds, the i-th seeds of both models form a pair, and intervals are over
-  seeds.
+  With one seed, the bootstrap draws the same examples for both models, so that
+  examples that are hard for both cancel. With several seeds, the i-th seeds of
+  both models form a pair, and intervals are over seeds.
 
   Args:
-    old: logits of the old model, as for :func:`report`. With several seeds, of
-      shape (seeds, examples, classes).
+    old: logits of the old model, as for :func:`report`.
     new: logits of the new model, of the same shape.
     labels: as for :func:`report`.
     names: names of the old and the new model.
@@ -101,8 +92,7 @@ def compare(
     random_seed: seed of the resamples.
 
   Returns:
-    A :class:`ModelComparison`. ``print`` it, ``save`` it as a page, or take the
-    numbers of ``to_dict()``. With two to four seeds, or fewer than 20
+    A :class:`ModelComparison`. With two to four seeds, or fewer than 20
     examples, it has numbers but no verdict. Intervals are not adjusted for the
     number of metrics: expect some difference by chance.
 
@@ -122,33 +112,22 @@ def compare(
   _bins.check_bins(num_bins)
   names = str(names[0]), str(names[1])
   if names[0] == names[1]:
-    raise ValueError(
-      f"names must differ, but both are {names[0]!r}. Rename one."
-    )
-  shapes = tuple(_inputs.as_array(x).shape for x in (old, new))
+    raise ValueError(f"names must differ, but both are {names[0]!r}.")
+  shapes = [_inputs.as_array(x).shape for x in (old, new)]
   if shapes[0] != shapes[1]:
     raise ValueError(
       "Both models must have logits for the same examples, classes and seeds, "
       f"but the shapes are {shapes[0]} and {shapes[1]}. Keep what both have."
     )
-  options = {
-    "num_bins": num_bins,
-    "resamples": resamples,
-    "random_seed": random_seed,
-  }
+  options = num_bins, resamples, random_seed
   samples = [
-    [
-      Sample(run.logits, run.labels, **options)
-      for run in _predictions.check(
-        x, labels, classes=classes, seeds=seeds
-      ).runs
-    ]
+    _predictions.check(x, labels, classes, seeds).samples(options)
     for x in (old, new)
   ]
   described = [[_resampling.describe(s) for s in model] for model in samples]
   before, after = (_resampling.summary(model, level) for model in described)
   difference = {
-    k: _difference(k, described, level)
+    k: _resampling.difference(k, described[0], described[1], level)
     if np.isfinite(before[k].value - after[k].value)
     else Estimate(np.nan, np.nan, np.nan)
     for k in METRICS
@@ -175,24 +154,9 @@ def compare(
     verdicts={
       k: "" if notes else _verdict(k, d, names) for k, d in difference.items()
     },
-    reliabilities={
-      name: _reliability(model)
-      for name, model in zip(names, samples, strict=True)
-    },
+    reliabilities=dict(zip(names, map(_reliability, samples), strict=True)),
     notes=notes,
   )
-
-
-def _difference(name, described, level) -> Estimate:
-  old, new = described
-  values = [
-    y.values[name] - x.values[name] for x, y in zip(old, new, strict=True)
-  ]
-  if len(values) > 1:
-    return Estimate.of(_intervals.seeds_interval(values, level))
-  with np.errstate(invalid="ignore"):  # infinite losses
-    draws = new[0].draws[name] - old[0].draws[name]
-  return Estimate.of(_intervals.basic_interval(values[0], draws, level))
 
 
 def _verdict(name, difference, names) -> str:

@@ -1,23 +1,15 @@
 """Fits recalibrators: temperature, Platt and vector scaling, isotonic."""
 
-import functools
 from typing import Any, Literal
 
 import jax
 from jax.core import Tracer
 import jax.numpy as jnp
 import numpy as np
-import optax
-from scipy.optimize import isotonic_regression
+from scipy import optimize
 
 from orthograd_optax.calibration import _inputs
-from orthograd_optax.calibration._recalibrators import (
-  Isotonic,
-  Platt,
-  Recalibrator,
-  Temperature,
-  VectorScaling,
-)
+from orthograd_optax.calibration._recalibrators import KINDS, Recalibrator
 
 Method = Literal["temperature", "vector", "isotonic", "platt"]
 
@@ -45,8 +37,10 @@ def fit(
   ``"isotonic"`` is, for each class c, the isotonic regression of "the label is
   c" on the softmax probability of c, linear between examples. Probabilities are
   then divided by their sum. Before that, each is at least 1 / (2 · examples),
-  so that the loss on other examples is finite. It needs many examples, and runs
-  on the host: call it outside of ``jit``.
+  so that the loss on other examples is finite. It needs many examples.
+
+  Fits of ``"platt"``, ``"vector"`` and ``"isotonic"`` run on the host: call
+  them outside of ``jit`` and ``vmap``.
 
   Args:
     logits: array of shape (examples, classes). For two classes, scores of shape
@@ -89,21 +83,16 @@ def fit(
     Alexandari et al, `Maximum Likelihood with Bias-Corrected Calibration
     <https://arxiv.org/abs/1901.06852>`_, 2020 (a temperature with intercepts)
   """
-  methods = {
-    "temperature": (Temperature, fit_temperature),
-    "platt": (Platt, functools.partial(_affine, shared=True)),
-    "vector": (VectorScaling, functools.partial(_affine, shared=False)),
-    "isotonic": (Isotonic, _isotonic),
-  }
-  if method not in methods:
+  if method not in KINDS:
     raise ValueError(
-      f"method must be one of {', '.join(map(repr, methods))}, but is "
-      f"{method!r}."
+      f"method must be one of {', '.join(map(repr, KINDS))}, but is {method!r}."
     )
-  kind, function = methods[method]
-  parameters = jax.tree.leaves(function(logits, labels))
+  if method == "temperature":
+    parameters = [fit_temperature(logits, labels)]
+  else:
+    parameters = _fit_on_host(logits, labels, method)
   shape = _inputs.as_array(logits).shape
-  return kind(*parameters, columns=shape[1] if len(shape) > 1 else 1)
+  return KINDS[method](*parameters, columns=shape[1] if len(shape) > 1 else 1)
 
 
 @_inputs.checked()
@@ -169,68 +158,67 @@ def fit_temperature(logits: Any, labels: Any) -> jax.Array:
   return jnp.where(jnp.any(own == -jnp.inf), jnp.nan, temperature)
 
 
-@_inputs.checked("shared")
-def _affine(logits, labels, shared: bool) -> tuple[jax.Array, jax.Array]:
-  """Fits a shared scale, or one for each class, and biases, by L-BFGS."""
-  # Shift each class to a mean of 0, and scale all to a size of 1. Subtract the
-  # first example before the mean, so that equal logits become exactly 0.
-  mean = logits[0] + jnp.mean(logits - logits[:1], axis=0)
-  variance = jnp.mean((logits - mean[None]) ** 2, axis=0)
-  noise = 128 * jnp.finfo(logits.dtype).eps * jnp.max(jnp.abs(logits), axis=0)
-  resolved = ~(jnp.sqrt(variance) <= noise)
-  variances = jnp.sum(jnp.where(resolved, variance, 0))
-  size = jnp.sqrt(variances / jnp.maximum(jnp.sum(resolved), 1))
-  # Fit a bias only where a scale would magnify rounding errors.
-  scaled = ~(noise >= size)
-  unit = jnp.where(scaled[None], (logits - mean[None]) / size, 0)
-
-  def loss(parameters):
-    scale, bias = parameters
-    return jnp.mean(_inputs.nll(unit * scale[None] + bias[None], labels))
-
-  optimizer = optax.lbfgs()
-  value_and_grad = optax.value_and_grad_from_state(loss)
-
-  def step(carry):
-    parameters, state = carry
-    value, grad = value_and_grad(parameters, state=state)
-    updates, state = optimizer.update(
-      grad, state, parameters, value=value, grad=grad, value_fn=loss
-    )
-    return optax.apply_updates(parameters, updates), state
-
-  def not_converged(carry):
-    state = carry[1]
-    count = optax.tree.get(state, "count")
-    slope = optax.tree.norm(optax.tree.get(state, "grad"))
-    flat = 10 * jnp.finfo(unit.dtype).eps
-    return (count == 0) | ((count < 200) & (slope > flat))
-
-  start = jnp.ones_like(mean[:1] if shared else mean), jnp.zeros_like(mean)
-  carry = start, optimizer.init(start)
-  fitted: Any = jax.lax.while_loop(not_converged, step, carry)
-  (scale, bias), _ = fitted
-  scale = jnp.where(scaled, scale / size, 0)
-  bias = bias - scale * mean
-  return scale, bias - jnp.mean(bias)
-
-
-def _isotonic(logits, labels) -> tuple[jax.Array, jax.Array]:
+def _fit_on_host(logits: Any, labels: Any, method: str) -> list[jax.Array]:
   if any(isinstance(x, Tracer) for x in (logits, labels)):
     raise TypeError(
-      "Isotonic regression runs on the host, but logits or labels are traced. "
-      "Call fit outside of jit and vmap. You may call its result inside."
+      f"fit(…, {method!r}) runs on the host, but logits or labels are traced. "
+      "Call it outside of jit and vmap. You may call its result inside."
     )
-  logits, labels = _inputs.check(logits, labels)
-  probabilities = np.asarray(jax.nn.softmax(logits))
-  if np.isnan(probabilities).any():
+  z, y = map(np.asarray, _inputs.check(logits, labels))
+  if method != "isotonic":
+    fitted = affine(z, y, shared=method == "platt")
+  elif np.isnan(probabilities := np.asarray(jax.nn.softmax(z))).any():
     raise ValueError(
       "Isotonic regression must rank all logits, but some are NaN. Leave those "
       "examples out."
     )
-  knots = isotonic_knots(probabilities, np.asarray(labels))
-  probability, calibrated = map(jnp.asarray, knots)
-  return probability, calibrated
+  else:
+    fitted = isotonic_knots(probabilities, y)
+  return [jnp.asarray(x, z.dtype) for x in fitted]
+
+
+def affine(
+  logits: np.ndarray, labels: np.ndarray, shared: bool
+) -> tuple[np.ndarray, np.ndarray]:
+  """Fits a shared scale, or one for each class, and biases, by L-BFGS."""
+  z = logits.astype(np.float64)
+  examples, classes = z.shape
+  if not np.isfinite(z).all():
+    return np.full(classes, np.nan), np.full(classes, np.nan)
+  # Shift each class to a mean of 0, and scale all to a size of 1.
+  mean = z.mean(axis=0)
+  z -= mean
+  spread = z.std(axis=0)
+  eps = np.finfo(np.promote_types(logits.dtype, np.float32)).eps
+  noise = 128 * eps * np.abs(logits).max(axis=0).astype(np.float64)
+  resolved = spread[spread > noise]
+  size = np.sqrt(np.mean(resolved**2)) if resolved.size else 0.0
+  # Fit a bias only where a scale would magnify rounding errors.
+  z = np.where(noise < size, z / (size or 1), 0)
+  rows = np.arange(examples)
+
+  def loss(parameters):
+    scale, bias = parameters[:-classes], parameters[-classes:]
+    p = z * scale + bias
+    p -= p.max(axis=1, keepdims=True)
+    own = p[rows, labels]
+    np.exp(p, out=p)
+    total = p.sum(axis=1, keepdims=True)
+    value = np.mean(np.log(total[:, 0]) - own)
+    p /= total
+    p[rows, labels] -= 1
+    slopes = np.einsum("ij,ij->j", p, z)
+    slopes = slopes.sum(keepdims=True) if shared else slopes
+    return value, np.concatenate([slopes, p.sum(axis=0)]) / examples
+
+  start = np.concatenate([np.ones(1 if shared else classes), np.zeros(classes)])
+  options = {"maxiter": 200, "ftol": 1e-13, "gtol": 1e-7}
+  fitted = optimize.minimize(
+    loss, start, jac=True, method="L-BFGS-B", options=options
+  ).x
+  scale = np.where(noise < size, fitted[:-classes] / (size or 1), 0)
+  bias = fitted[-classes:] - scale * mean
+  return scale, bias - bias.mean()
 
 
 def isotonic_knots(
@@ -246,7 +234,7 @@ def isotonic_knots(
     # Merge equal probabilities into one point, and add their weights.
     _, start, weights = np.unique(column, return_index=True, return_counts=True)
     means = np.add.reduceat(outcomes.astype(float), start) / weights
-    fit = isotonic_regression(means, weights=weights.astype(float)).x
+    fit = optimize.isotonic_regression(means, weights=weights.astype(float)).x
     # Drop knots inside a constant piece.
     knots = np.ones(fit.size, bool)
     knots[1:-1] = (fit[1:-1] != fit[:-2]) | (fit[1:-1] != fit[2:])

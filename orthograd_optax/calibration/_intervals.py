@@ -33,10 +33,7 @@ class Estimate(NamedTuple):
 
 
 def basic_interval(
-  value: Any,
-  draws: Any,
-  level: float,
-  limits: tuple[float, float] | None = None,
+  value: Any, draws: Any, level: float, limits: Any = (-np.inf, np.inf)
 ) -> Interval:
   """Returns the basic bootstrap interval, from draws along axis 0.
 
@@ -48,22 +45,17 @@ def basic_interval(
   known = finite.any(axis=0) & np.isfinite(value)
   draws = np.where(known[None], np.where(finite, draws, np.nan), 0)
   spread = np.nanmax(draws, axis=0) - np.nanmin(draws, axis=0)
+  shares = [(1 + level) / 2, (1 - level) / 2]
   with np.errstate(invalid="ignore"):
     known &= spread > 1e-6 * np.abs(value) + 1e-12  # the rest is rounding
-  ends = [(1 + level) / 2, (1 - level) / 2]
-  with np.errstate(invalid="ignore"):
-    low, high = 2 * value - np.nanquantile(draws, ends, axis=0)
-  if limits is not None:
-    low, high = np.clip(low, *limits), np.clip(high, *limits)
+    ends = 2 * value - np.nanquantile(draws, shares, axis=0)
+  low, high = np.clip(ends, *limits)
   low, high = np.fmin(low, value), np.fmax(high, value)
   return value, np.where(known, low, np.nan), np.where(known, high, np.nan)
 
 
 def wilson_interval(right: Any, count: Any, level: float) -> Interval:
-  """Returns Wilson's interval of the share ``right / count``.
-
-  The bootstrap interval collapses to a point when all are correct.
-  """
+  """Returns Wilson's interval of the share ``right / count``."""
   right, count = np.asarray(right, np.float64), np.asarray(count, np.float64)
   z2 = special.ndtri((1 + level) / 2) ** 2
   with np.errstate(invalid="ignore", divide="ignore"):
@@ -75,7 +67,7 @@ def wilson_interval(right: Any, count: Any, level: float) -> Interval:
 
 
 def seeds_interval(
-  values: Any, level: float, limits: tuple[float, float] | None = None
+  values: Any, level: float, limits: Any = (-np.inf, np.inf)
 ) -> Interval:
   """Returns Student's interval of the mean over seeds, along axis 0."""
   values = np.asarray(values, np.float64)
@@ -87,6 +79,5 @@ def seeds_interval(
     squares = np.where(known, (values - mean) ** 2, 0).sum(axis=0)
     error = np.sqrt(squares / (number - 1) / number)
   reach = special.stdtrit(number - 1.0, (1 + level) / 2) * error
-  ends = mean - reach, mean + reach
-  low, high = ends if limits is None else np.clip(ends, *limits)
+  low, high = np.clip([mean - reach, mean + reach], *limits)
   return mean, low, high

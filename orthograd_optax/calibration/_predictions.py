@@ -2,65 +2,48 @@
 
 from collections import Counter
 from collections.abc import Sequence
-import dataclasses
 import reprlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.core import Tracer
 import numpy as np
 
 from orthograd_optax.calibration import _fits, _inputs
+from orthograd_optax.calibration._sample import Sample
 
 MIN_TO_FIT = 10  # examples in each half
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-  """The predictions of one seed.
+class Run(NamedTuple):
+  """The predictions of one seed. Pairs are (logits, labels)."""
 
-  Attributes:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
-    rows: the row of each example in the input.
-    groups: the index of each example's group, or None.
-    to_fit: (logits, labels) to fit recalibrators on, or None if there are too
-      few examples.
-    held_out: (logits, labels) to evaluate recalibrators on, or None.
-  """
-
-  logits: np.ndarray
+  logits: np.ndarray  # of shape (examples, classes)
   labels: np.ndarray
-  rows: np.ndarray
-  groups: np.ndarray | None
-  to_fit: tuple[np.ndarray, np.ndarray] | None
+  rows: np.ndarray  # the row of each example in the input
+  groups: np.ndarray | None  # the index of each example's group
+  to_fit: tuple[np.ndarray, np.ndarray] | None  # None: too few examples
   held_out: tuple[np.ndarray, np.ndarray] | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Predictions:
-  """Checked predictions.
-
-  Attributes:
-    runs: one :class:`Run` for each seed.
-    classes: names of the classes.
-    groups: names of the groups.
-    columns: number of columns that were given; 1 for binary scores.
-  """
+class Predictions(NamedTuple):
+  """Checked predictions: a run for each seed, and names."""
 
   runs: list[Run]
   classes: list[str]
   groups: list[str]
-  columns: int
+  columns: int  # number of columns that were given; 1 for binary scores
+
+  def samples(self, options: tuple[int, int, int]) -> list[Sample]:
+    return [Sample(run.logits, run.labels, *options) for run in self.runs]
 
 
 def check(
   logits: Any,
   labels: Any,
-  *,
   classes: Sequence[Any] | None = None,
-  groups: Any = None,
   seeds: Any = None,
+  groups: Any = None,
   fit: Any = None,
   split_seed: int = 0,
 ) -> Predictions:
@@ -71,14 +54,19 @@ def check(
       "logits are traced, but a report is made on the host. Call it outside of "
       "jit and vmap."
     )
-  _check_classes(classes)
+  counts = Counter(map(str, () if classes is None else classes))
+  for name, number in counts.items():
+    if number > 1:
+      raise ValueError(
+        "classes must have a different name for each column, but has "
+        f"{reprlib.repr(name)} more than once. Rename one."
+      )
   labels = _named(labels, classes)
   if logits.ndim == 3:
     if seeds is not None or len(logits) == 0:
       raise ValueError(
-        f"logits has shape {logits.shape}, whose first axis is the seeds. "
-        "There must be at least one seed, and the argument seeds must be left "
-        "out."
+        f"logits of shape {logits.shape} have seeds on their first axis. Give "
+        "at least one seed, and leave out the argument seeds."
       )
     places = [np.arange(logits.shape[1])] * len(logits)
     pairs = [as_numpy(one, labels) for one in logits]
@@ -88,22 +76,32 @@ def check(
     pairs = [(pair[0][i], pair[1][i]) for i in places]
   _refuse_probabilities(logits)
   examples = logits.shape[-2] if logits.ndim == 3 else len(logits)
-  names, groups = _grouped(groups, examples)
-  fit = _mask(fit, examples)
+  group_names = []
+  if groups is not None:
+    content = "the name of each example's group"
+    groups = _per_example("groups", groups, examples, content).astype(str)
+    group_names, groups = np.unique(groups, return_inverse=True)
+  if fit is not None:
+    fit = _per_example("fit", fit, examples, "True for the examples to fit on")
   runs = []
   for (of_seed, its_labels), place in zip(pairs, places, strict=True):
-    _check_softmax(of_seed, place)
+    if not (defined := has_softmax(of_seed)).all():
+      row = int(np.argmin(defined))
+      raise ValueError(
+        f"logits[{place[row]}] has no softmax: {of_seed[row]}. Logits must be "
+        "below ∞, and not all −∞ in a row. Find out where the row comes from, "
+        "or leave it out."
+      )
     runs.append(_run(of_seed, its_labels, place, groups, fit, split_seed))
   number = runs[0].logits.shape[1]
-  classes = range(number) if classes is None else classes
-  names_of_classes = [str(c) for c in classes]
-  if len(names_of_classes) != number:
+  names = [str(c) for c in (range(number) if classes is None else classes)]
+  if len(names) != number:
     raise ValueError(
       f"classes must have one name for each of the {number} columns of logits, "
-      f"in order, but has {len(names_of_classes)} names."
+      f"in order, but has {len(names)} names."
     )
   columns = logits.shape[-1] if logits.ndim > 1 else 1
-  return Predictions(runs, names_of_classes, names, columns)
+  return Predictions(runs, names, list(map(str, group_names)), columns)
 
 
 def as_numpy(logits: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -121,30 +119,24 @@ def as_numpy(logits: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def to_logits(values: np.ndarray, kind: str) -> Any:
-  """Converts the predictions of a file, of a kind that it names, to logits.
-
-  Probabilities are divided by the sums of their rows, which rounding may have
-  changed.
-  """
+  """Converts the predictions of a file, of a kind that it names, to logits."""
   numbers = values.dtype.kind in "fiu" and values.size and values.ndim
   if kind == "logits" or not numbers:
     return values
-  if _inputs.look_like_probabilities(values):
-    if values.ndim == 2 and values.shape[1] > 1:
-      values = values / values.sum(axis=1, dtype=np.float64, keepdims=True)
-    return np.asarray(_inputs.from_probabilities(values))
-  if kind == "probabilities":
-    return np.asarray(_inputs.from_probabilities(values))  # It raises.
-  return values
+  plausible = _inputs.look_like_probabilities(values)
+  if not plausible and kind != "probabilities":
+    return values
+  if plausible and values.ndim == 2 and values.shape[1] > 1:
+    # Rounding may have changed the sums of rows.
+    values = values / values.sum(axis=1, dtype=np.float64, keepdims=True)
+  return np.asarray(_inputs.from_probabilities(values))
 
 
 def _refuse_probabilities(logits: Any) -> None:
   if _inputs.look_like_probabilities(logits):
-    column = logits.ndim == 1 or logits.shape[-1] == 1
-    rule = "" if column else " and rows sum to 0.8 to 1.2"
-    remedy = (
-      "np.stack([0 * logits, logits], axis=1)" if column else "logits - 1"
-    )
+    rule, remedy = " and rows sum to 0.8 to 1.2", "logits - 1"
+    if logits.ndim == 1 or logits.shape[-1] == 1:
+      rule, remedy = "", "np.stack([0 * logits, logits], axis=1)"
     raise ValueError(
       "logits must be logits, but look like probabilities: all are from 0 to 1"
       f"{rule}. Pass calibration.from_probabilities(probabilities); in a file, "
@@ -163,37 +155,26 @@ def check_draws(resamples: Any, level: Any) -> None:
     raise ValueError(f"level must be between 0 and 1, but is {level}.")
 
 
-def _check_classes(classes: Sequence[Any] | None) -> None:
-  names = Counter(map(str, () if classes is None else classes))
-  repeated = [name for name, number in names.items() if number > 1]
-  if repeated:
-    raise ValueError(
-      "classes must have a different name for each column, but has "
-      f"{reprlib.repr(repeated[0])} more than once. Rename one."
-    )
-
-
 def _run(logits, labels, place, groups, fit, split_seed) -> Run:
   groups = None if groups is None else groups[place]
   if fit is not None:
-    of_fit = fit[place]
-    pairs = [(logits[m], labels[m]) for m in (of_fit, ~of_fit)]
-    if not of_fit.any() or of_fit.all():
+    to_fit, others = fit[place], ~fit[place]
+    if not to_fit.any() or to_fit.all():
       raise ValueError(
         "fit must leave some examples to fit on and some to evaluate on, but "
-        f"has {int(of_fit.sum())} of {of_fit.size} examples."
+        f"has {int(to_fit.sum())} of {to_fit.size} examples."
       )
-    logits, labels = pairs[1]
-    place = place[~of_fit]
-    groups = None if groups is None else groups[~of_fit]
-  elif len(labels) < 2 * MIN_TO_FIT:
-    pairs = None
-  else:
+    pairs = [(logits[m], labels[m]) for m in (to_fit, others)]
+    (logits, labels), place = pairs[1], place[others]
+    groups = None if groups is None else groups[others]
+  elif len(labels) >= 2 * MIN_TO_FIT:
     halves = _fits.split(labels, random_seed=split_seed)
     pairs = [(logits[i], labels[i]) for i in halves]
-  if pairs is not None and len(pairs[0][1]) < MIN_TO_FIT:
+  else:
     pairs = None
-  return Run(logits, labels, place, groups, *(pairs or (None, None)))
+  if pairs is None or len(pairs[0][1]) < MIN_TO_FIT:
+    pairs = None, None
+  return Run(logits, labels, place, groups, *pairs)
 
 
 def _named(labels: Any, classes: Sequence[Any] | None) -> Any:
@@ -216,15 +197,22 @@ def _named(labels: Any, classes: Sequence[Any] | None) -> Any:
   return np.array([index[name] for name in names])
 
 
+def _per_example(name: str, x: Any, examples: int, content: str) -> np.ndarray:
+  x = np.asarray(x)
+  if x.shape != (examples,) or (name == "fit" and x.dtype != np.bool_):
+    dtypes = (f" and dtype {x.dtype}", "booleans of shape ")
+    given, expected = dtypes if name == "fit" else ("", "")
+    raise ValueError(
+      f"{name} has shape {x.shape}{given}, but must be {expected}"
+      f"{(examples,)}. Give {content}."
+    )
+  return x
+
+
 def _by_seed(seeds: Any, examples: int) -> list[np.ndarray]:
   if seeds is None:
     return [np.arange(examples)]
-  seeds = np.asarray(seeds)
-  if seeds.shape != (examples,):
-    raise ValueError(
-      f"seeds has shape {seeds.shape}, but must be {(examples,)}. Give the "
-      "seed of each row."
-    )
+  seeds = _per_example("seeds", seeds, examples, "the seed of each row")
   if seeds.dtype.kind == "f" and np.isnan(seeds).any():
     raise ValueError(
       f"seeds[{int(np.argmax(np.isnan(seeds)))}] is NaN. Give the seed of each "
@@ -233,42 +221,6 @@ def _by_seed(seeds: Any, examples: int) -> list[np.ndarray]:
   return [np.flatnonzero(seeds == s) for s in np.unique(seeds)]
 
 
-def _grouped(groups: Any, examples: int) -> tuple[list[str], Any]:
-  if groups is None:
-    return [], None
-  groups = np.asarray(groups)
-  if groups.shape != (examples,):
-    raise ValueError(
-      f"groups has shape {groups.shape}, but must be {(examples,)}. Give the "
-      "name of each example's group."
-    )
-  names, index = np.unique(groups.astype(str), return_inverse=True)
-  return names.tolist(), index
-
-
-def _mask(fit: Any, examples: int) -> np.ndarray | None:
-  if fit is None:
-    return None
-  fit = np.asarray(fit)
-  if fit.dtype != np.bool_ or fit.shape != (examples,):
-    raise ValueError(
-      f"fit has shape {fit.shape} and dtype {fit.dtype}, but must be booleans "
-      f"of shape {(examples,)}. Give True for the examples to fit on."
-    )
-  return fit
-
-
 def has_softmax(logits: np.ndarray) -> np.ndarray:
   """Returns whether each row is below ∞, and not −∞ in all classes."""
   return np.all(logits < np.inf, axis=1) & np.any(logits > -np.inf, axis=1)
-
-
-def _check_softmax(logits: np.ndarray, place: np.ndarray) -> None:
-  defined = has_softmax(logits)
-  if not defined.all():
-    row = int(np.argmin(defined))
-    raise ValueError(
-      f"logits[{place[row]}] has no softmax: {logits[row]}. Logits must be "
-      "below ∞, and not all −∞ in a row. Find out where the row comes from, or "
-      "leave it out."
-    )

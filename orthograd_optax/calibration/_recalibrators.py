@@ -243,6 +243,11 @@ class Isotonic(Recalibrator):
     _require(np.all(y > 0), "calibrated must be above 0")
 
 
+KINDS: dict[str, Any] = {
+  kind.method: kind for kind in (Temperature, Platt, VectorScaling, Isotonic)
+}
+
+
 def load(path: str | os.PathLike) -> Recalibrator:
   """Reads a recalibrator that :meth:`Recalibrator.save` wrote.
 
@@ -284,11 +289,10 @@ def _parse(text: bytes) -> Recalibrator:
   content: Any = json.loads(text)
   known = isinstance(content, dict) and content.get("format") == _FORMAT
   _require(known, f'it must be a JSON object with the format "{_FORMAT}"')
-  kinds = {k.method: k for k in (Temperature, VectorScaling, Platt, Isotonic)}
   method: Any = content.get("method")
-  rule = f"method must be one of {list(kinds)}"
-  _require(isinstance(method, str) and method in kinds, rule, method)
-  names = [f.name for f in dataclasses.fields(kinds[method])]
+  rule = f"method must be one of {list(KINDS)}"
+  _require(isinstance(method, str) and method in KINDS, rule, method)
+  names = [f.name for f in dataclasses.fields(KINDS[method])]
   keys, given = sorted(["format", "method", "dtype", *names]), sorted(content)
   _require(given == keys, f"the list of keys must be {keys}", given)
   columns, dtype = content["columns"], content["dtype"]
@@ -305,7 +309,7 @@ def _parse(text: bytes) -> Recalibrator:
     _require(array.dtype.kind in "iuf", rule, content[name])
     with np.errstate(over="ignore"):
       arrays[name] = jnp.asarray(array.astype(dtype))
-  found = kinds[method](**arrays, columns=columns)
+  found = KINDS[method](**arrays, columns=columns)
   found._checked_arrays()
   return found
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import itertools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -9,24 +10,18 @@ import numpy as np
 
 from orthograd_optax.calibration import (
   _bins,
-  _bootstrap,
   _inputs,
   _intervals,
   _page,
   _predictions,
   _resampling,
+  _results,
   _selection,
   _table,
   _text,
 )
 from orthograd_optax.calibration._intervals import Estimate
-from orthograd_optax.calibration._results import (
-  SIGNIFICANT,
-  ConfidentError,
-  Part,
-  ReportResults,
-  plain,
-)
+from orthograd_optax.calibration._results import ConfidentError, Part
 from orthograd_optax.calibration._sample import Sample
 from orthograd_optax.stats import holm
 
@@ -38,7 +33,7 @@ _log = logging.getLogger("orthograd_optax")
 
 
 @dataclasses.dataclass(frozen=True)
-class Report(ReportResults, _page.Page):
+class Report(_results.Results, _page.Page):
   """The result of :func:`report`. Print it, or ``save`` it as a page.
 
   Attributes:
@@ -48,28 +43,24 @@ class Report(ReportResults, _page.Page):
     classes: names of the classes.
     level: confidence level of all intervals.
     metrics: an :class:`Estimate` of each metric, by name. The temperature is
-      NaN if no temperature helps.
+      NaN if none helps.
     bins: a :class:`Part` for each bin of confidence.
     band: array of shape (2, bins): the range of each bin's accuracy, in a share
       ``level`` of samples, if the model were calibrated.
     p_calibrated: p-value of "the model is calibrated", by consistency
-      resampling of the ECE. With several seeds, twice the median of their
-      p-values.
-    ece_if_calibrated: the 95 % quantile of the ECE of a calibrated model, in
-      samples of this size.
+      resampling of the ECE; for several seeds, twice the median.
+    ece_if_calibrated: 95 % quantile of the ECE of a calibrated model.
     fit_examples: number of examples that recalibrators were fitted on.
     held_out_examples: number of examples that they were evaluated on.
-    fitted_temperature: the best temperature of the examples to fit on, by
-      default one half of all. None if there are too few examples.
+    fitted_temperature: the best temperature of the examples to fit on; None if
+      there are too few.
     recalibrated: metrics of each method, and of the "uncalibrated" model, on
-      the held-out examples. ``nll_gain`` is the fall of the NLL there. Empty if
-      there are too few examples.
+      the held-out examples, with ``nll_gain``, the fall of the NLL.
     recalibrators: the recalibrator of each method, fitted to the first seed.
     by_class: a :class:`Part` for each predicted class: significant gaps first,
       by size, then the others, by p-value.
     by_group: a :class:`Part` for each group, in the same order.
-    confident_errors: the wrong predictions of highest confidence, each a
-      :class:`ConfidentError`.
+    confident_errors: the most confident errors, as :class:`ConfidentError`.
     best: the recommended method of recalibration, or None.
     notes: remarks for the reader.
   """
@@ -83,16 +74,16 @@ class Report(ReportResults, _page.Page):
     Metrics come first, as ``{"value": ..., "low": ..., "high": ...}``. NaN and
     infinities become None.
     """
-    own = ("metrics", "band", "recalibrators")
-    fields = [f.name for f in dataclasses.fields(self) if f.name not in own]
-    content = {name: getattr(self, name) for name in fields}
+    content = dict(vars(self))
+    metrics, band = content.pop("metrics"), content.pop("band").T.tolist()
+    del content["recalibrators"]
     content["bins"] = [
-      plain(one) | {"band": band}
-      for one, band in zip(self.bins, self.band.T.tolist(), strict=True)
+      vars(one) | {"band": ends}
+      for one, ends in zip(self.bins, band, strict=True)
     ]
     action, code = _text.recommendation(self)
     content |= {"answer": _text.answer(self), "recommendation": action}
-    return plain(self.metrics | content | {"code": code})
+    return _results.plain(metrics | content | {"code": code})
 
   def plot(self) -> "Figure":
     """Draws the reliability diagram. Needs matplotlib."""
@@ -135,13 +126,11 @@ def report(
     fit: booleans of shape (examples,): ``True`` for examples to fit
       recalibrators on, such as a validation set. All numbers then describe the
       other examples. By default, recalibrators are fitted on one half of the
-      examples and evaluated on the other, and all other numbers describe all
-      examples.
-    metrics: more metrics to report, by name: functions of (logits, labels).
-      Each is called once for each resample.
+      examples and evaluated on the other; other numbers describe all examples.
+    metrics: more metrics to report, by name: functions of (logits, labels),
+      called once for each resample.
     num_bins: number of bins of the ECEs and of the diagram.
-    resamples: number of bootstrap resamples, and of samples of a calibrated
-      model.
+    resamples: number of resamples, and of samples of a calibrated model.
     level: confidence level of all intervals.
     random_seed: seed of the resamples and of the split into halves.
     name: name of the model on the page.
@@ -167,21 +156,10 @@ def report(
   _bins.check_bins(num_bins)
   _check_metrics(metrics)
   predictions = _predictions.check(
-    logits,
-    labels,
-    classes=classes,
-    groups=groups,
-    seeds=seeds,
-    fit=fit,
-    split_seed=random_seed,
+    logits, labels, classes, seeds, groups, fit, random_seed
   )
-  options = {
-    "num_bins": num_bins,
-    "resamples": resamples,
-    "random_seed": random_seed,
-  }
-  runs = predictions.runs
-  samples = [Sample(run.logits, run.labels, **options) for run in runs]
+  options = num_bins, resamples, random_seed
+  runs, samples = predictions.runs, predictions.samples(options)
   _log.info("Computing metrics of %s examples", f"{samples[0].examples:,}")
   described = [_resampling.describe(sample) for sample in samples]
   estimates = _resampling.summary(described, level)
@@ -194,6 +172,7 @@ def report(
     predictions, level, options
   )
   by_class, by_group = _classes_and_groups(samples, predictions, level)
+  bin_indices = [sample.bin_index for sample in samples]
   size = lambda pair: 0 if pair is None else len(pair[1])
   return Report(
     name=name,
@@ -202,9 +181,7 @@ def report(
     classes=predictions.classes,
     level=level,
     metrics=estimates,
-    bins=_parts(
-      samples, [s.bin_index for s in samples], _bin_names(num_bins), level
-    ),
+    bins=_parts(samples, bin_indices, _bin_names(num_bins), level),
     band=band,
     p_calibrated=p,
     ece_if_calibrated=limit,
@@ -233,26 +210,23 @@ def _check_metrics(metrics: Mapping[str, Any] | None) -> None:
 
 
 def _own_metric(metric, samples, level, options) -> Estimate:
-  if len(samples) > 1:
-    values = [float(metric(s.logits, s.labels)) for s in samples]
+  pairs = [(sample.logits, sample.labels) for sample in samples]
+  if len(pairs) > 1:
+    values = [float(metric(*pair)) for pair in pairs]
     return Estimate.of(_intervals.seeds_interval(values, level))
-  draws = options["resamples"], options["random_seed"]
-  pair = samples[0].logits, samples[0].labels
-  value, drawn = _bootstrap.resample(metric, *pair, *draws)
-  return Estimate.of(_intervals.basic_interval(value, drawn, level))
+  return _resampling.resampled(metric, *pairs[0], level, *options[1:])
 
 
 def _consistency(samples, described, level, options):
   """Returns p-value, ECE limit and bands of a calibrated model."""
   p_values, limits, bands = [], [], []
+  ends = [(1 - level) / 2, (1 + level) / 2]
   for sample, one in zip(samples, described, strict=True):
-    errors, accuracies = _resampling.consistency(
-      sample.each["confidence"], **options
-    )
+    confidence = sample.each["confidence"]
+    errors, accuracies = _resampling.consistency(confidence, *options)
     above = np.sum(errors >= one.values["ece"] - 1e-9)
     p_values.append((1 + above) / (1 + len(errors)))
     limits.append(np.quantile(errors, 0.95))
-    ends = [(1 - level) / 2, (1 + level) / 2]
     bands.append(np.quantile(accuracies, ends, axis=0))
   return _joint_p(p_values), float(np.mean(limits)), np.mean(bands, axis=0)
 
@@ -267,18 +241,16 @@ def _joint_p(p_values: Any) -> float:
 def _parts(samples, indices, names, level) -> list[Part]:
   """Describes bins, classes or groups. Parts without examples are NaN."""
   pairs = list(zip(samples, indices, strict=True))
-  count = np.array([np.bincount(i, minlength=len(names)) for _, i in pairs])
-  right, total = (
+  count, right, total = (
     np.array([np.bincount(i, s.each[key], len(names)) for s, i in pairs])
-    for key in ("correct", "confidence")
+    for key in ("count", "correct", "confidence")
   )
   with np.errstate(invalid="ignore"):
     accuracies, gaps = right / count, (total - right) / count
     confidence = total.sum(axis=0) / count.sum(axis=0)
   if len(samples) == 1:
-    accuracy = value, low, high = _intervals.wilson_interval(
-      right[0], count[0], level
-    )
+    accuracy = _intervals.wilson_interval(right[0], count[0], level)
+    value, low, high = accuracy
     gap = confidence - value, confidence - high, confidence - low
   else:
     accuracy = _intervals.seeds_interval(accuracies, level, (0.0, 1.0))
@@ -295,10 +267,8 @@ def _parts(samples, indices, names, level) -> list[Part]:
   ]
 
 
-def _classes_and_groups(
-  samples, predictions: _predictions.Predictions, level
-) -> tuple[list[Part], list[Part]]:
-  """Describes and tests all predicted classes and groups."""
+def _classes_and_groups(samples, predictions, level):
+  """Returns the parts of predicted classes and groups, with p-values."""
   kinds = [([s.each["predicted"] for s in samples], predictions.classes)]
   if predictions.groups:
     groups = [run.groups for run in predictions.runs]
@@ -306,38 +276,33 @@ def _classes_and_groups(
   tables, p_values = [], []
   for indices, names in kinds:
     # Bonferroni's intervals: they hold for all parts together.
-    used = len(np.unique(np.concatenate(indices)))
-    joint = 1 - (1 - level) / used
+    joint = 1 - (1 - level) / len(np.unique(np.concatenate(indices)))
     of_seeds = [
       _resampling.gap_p_values(s, i, len(names))
       for s, i in zip(samples, indices, strict=True)
     ]
     parts = _parts(samples, indices, names, joint)
-    for part, of_part in zip(parts, np.transpose(of_seeds), strict=True):
-      if part.count:
-        p_values.append(_joint_p(of_part))
     tables.append([part for part in parts if part.count])
-  adjusted = iter(holm(p_values))
-  tables = [
-    [dataclasses.replace(part, p_value=float(next(adjusted))) for part in parts]
-    for parts in tables
-  ]
-  by_class, by_group = [sorted(t, key=_order) for t in (*tables, [])[:2]]
-  return by_class, by_group
+    of_parts = zip(parts, np.transpose(of_seeds), strict=True)
+    p_values += [_joint_p(p) for part, p in of_parts if part.count]
+  adjusted = map(float, holm(p_values))
+  for parts in tables:
+    parts[:] = [
+      dataclasses.replace(part, p_value=next(adjusted)) for part in parts
+    ]
+    parts.sort(key=_order)
+  return tables[0], tables[1] if predictions.groups else []
 
 
 def _order(part: Part) -> tuple:
-  significant = part.p_value < SIGNIFICANT
+  significant = part.p_value < _results.SIGNIFICANT
   return not significant, 0 if significant else part.p_value, -abs(part.gap[0])
 
 
 def _confident_errors(predictions, samples) -> list[ConfidentError]:
-  errors = []
-  classes = predictions.classes
+  errors, classes = [], predictions.classes
   for run, sample in zip(predictions.runs, samples, strict=True):
-    confidence, predicted = (
-      sample.each[k] for k in ("confidence", "predicted")
-    )
+    confidence, predicted = sample.each["confidence"], sample.each["predicted"]
     wrong = np.flatnonzero(predicted != run.labels)
     order = np.argsort(-confidence[wrong], kind="stable")[:MAX_ERRORS]
     errors += [
@@ -349,56 +314,46 @@ def _confident_errors(predictions, samples) -> list[ConfidentError]:
       )
       for i in wrong[order]
     ]
-  errors.sort(key=lambda e: -e.confidence)
-  return errors[:MAX_ERRORS]
+  return sorted(errors, key=lambda e: -e.confidence)[:MAX_ERRORS]
 
 
-def _notes(
-  predictions: _predictions.Predictions, first: Sample, highest_accuracy
-) -> list[str]:
+def _notes(predictions, first: Sample, highest_accuracy: float) -> list[str]:
+  classes, number = predictions.classes, first.examples
   notes = []
-  classes = predictions.classes
   if highest_accuracy < 1 / len(classes):
-    notes.append(
+    notes += [
       "The accuracy is below chance. Check that the columns are in the order "
       "of the classes."
-    )
-  if first.examples < 100:
-    notes.append(
-      f"{first.examples} example{'s' if first.examples > 1 else ''} can only "
-      "reveal a large miscalibration."
-    )
+    ]
+  if number < 100:
+    size = _text.examples(number)
+    notes += [f"{size} can only reveal a large miscalibration."]
   if len(classes) == 2:
-    notes.append(
+    notes += [
       "With two classes, the confidence is the probability of the predicted "
       "class, from 0.5 to 1. The classwise ECE uses the probability of "
       f"{classes[1]}."
-    )
+    ]
   occurring = {c for run in predictions.runs for c in np.unique(run.labels)}
   absent = [name for c, name in enumerate(classes) if c not in occurring]
   if absent:
-    shown = ", ".join(absent[:5]) + (", …" if len(absent) > 5 else "")
-    notes.append(
-      f"{len(absent)} of {len(classes)} classes never occur as a label: "
-      f"{shown}."
-    )
-  impossible = int(np.sum(first.each["nll"] > 69))
-  if impossible:
-    notes.append(
-      f"The label of {impossible} example{'s' if impossible > 1 else ''} has a "
-      "probability below 1e-30. Each adds more than 69 to the sum of losses, "
-      "and dominates the NLL."
-    )
+    names = ", ".join(absent[:5]) + (", …" if len(absent) > 5 else "")
+    share = f"{len(absent)} of {len(classes)} classes"
+    notes += [f"{share} never occur as a label: {names}."]
+  if impossible := int(np.sum(first.each["nll"] > 69)):
+    notes += [
+      f"The label of {_text.examples(impossible)} has a probability below "
+      "1e-30. Each adds more than 69 to the sum of losses, and dominates the "
+      "NLL."
+    ]
   if predictions.runs[0].to_fit is None:
-    notes.append(
-      f"{first.examples} examples are too few to fit a recalibrator on one "
-      "half and evaluate it on the other. Use at least "
-      f"{2 * _predictions.MIN_TO_FIT}."
-    )
+    notes += [
+      f"{number} examples are too few to fit a recalibrator on one half and "
+      f"evaluate it on the other. Use at least {2 * _predictions.MIN_TO_FIT}."
+    ]
   return notes
 
 
 def _bin_names(num_bins: int) -> list[str]:
-  return [
-    f"{i / num_bins:.3g}–{(i + 1) / num_bins:.3g}" for i in range(num_bins)
-  ]
+  edges = [f"{i / num_bins:.3g}" for i in range(num_bins + 1)]
+  return [f"{low}–{high}" for low, high in itertools.pairwise(edges)]

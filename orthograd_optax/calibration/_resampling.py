@@ -1,20 +1,94 @@
-"""Metrics of samples with intervals, and tests of their calibration."""
+"""Metrics with intervals, by the bootstrap, and tests of calibration."""
 
-import dataclasses
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
 
-from orthograd_optax.calibration import _intervals, _sample
+from orthograd_optax.calibration import _intervals, _predictions, _sample
+from orthograd_optax.calibration._inputs import suggesting
+from orthograd_optax.calibration._intervals import Estimate
 from orthograd_optax.calibration._sample import Sample
-from orthograd_optax.calibration._table import METRICS
+from orthograd_optax.calibration._table import METRICS, find
 
 _MAX_LEVELS = 1000  # different probabilities; neighbours are merged
 
 
-@dataclasses.dataclass(frozen=True)
-class Described:
+@suggesting
+def bootstrap(
+  metric: Callable[[Any, Any], Any],
+  logits: Any,
+  labels: Any,
+  *,
+  resamples: int = 1000,
+  level: float = 0.95,
+  random_seed: int = 0,
+) -> Estimate:
+  r"""Computes a metric with an interval, by the bootstrap over examples.
+
+  Each resample draws as many examples as there are, with replacement, and
+  computes the metric :math:`\theta^*`. The interval is the basic one,
+
+  .. math::
+
+    (2 \hat\theta - \theta^*_{97.5\,\%}, \;
+      2 \hat\theta - \theta^*_{2.5\,\%}) ,
+
+  because calibration errors are biased upwards. A resample has that bias twice,
+  and the basic interval subtracts it. If the value itself lies outside, the
+  interval is extended to it. Shares (``accuracy``, ``selective_risk``) have
+  Wilson's interval. Metrics that :func:`report` computes take seconds, also for
+  100,000 examples of 1,000 classes. Other functions are called once for each
+  resample.
+
+  Args:
+    metric: a function of (logits, labels), such as :func:`ece`, or
+      ``functools.partial(ece, num_bins=15)``. It may use JAX or NumPy.
+    logits: array of shape (examples, classes).
+    labels: integer array of shape (examples,).
+    resamples: number of resamples.
+    level: the confidence level.
+    random_seed: seed of the draws.
+
+  Returns:
+    An :class:`Estimate`: value, low and high. If all resamples give the same
+    number, there is no interval: low and high are NaN.
+
+  Examples:
+    >>> import jax, jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (400, 3))
+    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
+    >>> value, low, high = calibration.bootstrap(
+    ...   calibration.ece, logits, labels
+    ... )
+    >>> print(f"{value:.2f} ({low:.2f} to {high:.2f})")
+    0.15 (0.11 to 0.19)
+
+  References:
+    Davison and Hinkley, Bootstrap Methods and their Application, 1997
+  """
+  _predictions.check_draws(resamples, level)
+  logits, labels = _predictions.as_numpy(logits, labels)
+  name, options = find(metric)
+  draws = {"resamples": resamples, "random_seed": random_seed}
+  if name is None or not _predictions.has_softmax(logits).all():
+    return resampled(metric, logits, labels, level, **draws)
+  sample = Sample(logits, labels, **options, **draws)
+  described = describe(sample, [name])
+  return estimates([described], level)[name]
+
+
+def resampled(metric, logits, labels, level, resamples, random_seed):
+  """Returns the estimate of any metric, called once for each resample."""
+  draws = _sample.chosen(len(labels), resamples, random_seed)
+  drawn = [float(metric(logits[i], labels[i])) for i in draws]
+  value = float(metric(logits, labels))
+  return Estimate.of(_intervals.basic_interval(value, drawn, level))
+
+
+class Described(NamedTuple):
   """Metrics of one sample, by name, with bootstrap draws of each."""
 
   examples: int
@@ -22,7 +96,7 @@ class Described:
   draws: dict[str, np.ndarray]
 
 
-def describe(sample: Sample, names: Any = METRICS) -> Described:
+def describe(sample: Sample, names: Iterable[str] = METRICS) -> Described:
   """Computes some metrics, all by default, with bootstrap draws."""
   values, draws = {}, {}
   for name in names:
@@ -36,30 +110,38 @@ def describe(sample: Sample, names: Any = METRICS) -> Described:
   return Described(sample.examples, values, draws)
 
 
-def estimates(
-  described: list[Described], level: float
-) -> dict[str, _intervals.Estimate]:
+def estimates(described: list[Described], level: float) -> dict[str, Estimate]:
   """Returns each metric with its interval, over examples or over seeds."""
-  intervals = {}
+  found = {}
   for name in described[0].values:
-    metric = METRICS[name]
-    values = [one.values[name] for one in described]
     if len(described) > 1:
-      interval = _intervals.seeds_interval(values, level, metric.limits)
+      values = [one.values[name] for one in described]
+      interval = _intervals.seeds_interval(values, level, METRICS[name].limits)
     else:
       interval = _over_examples(described[0], name, level)
-    intervals[name] = _intervals.Estimate.of(interval)
-  return intervals
+    found[name] = Estimate.of(interval)
+  return found
 
 
-def summary(
-  described: list[Described], level: float
-) -> dict[str, _intervals.Estimate]:
+def summary(described: list[Described], level: float) -> dict[str, Estimate]:
   """Returns estimates. The temperature is NaN if it has no interval."""
   found = estimates(described, level)
   if not np.isfinite(sum(found["temperature"])):
-    found["temperature"] = _intervals.Estimate(np.nan, np.nan, np.nan)
+    found["temperature"] = Estimate(np.nan, np.nan, np.nan)
   return found
+
+
+def difference(
+  name: str, old: list[Described], new: list[Described], level: float
+) -> Estimate:
+  """Returns new − old of a metric, paired over draws or over seeds."""
+  pairs = list(zip(old, new, strict=True))
+  values = [b.values[name] - a.values[name] for a, b in pairs]
+  if len(values) > 1:
+    return Estimate.of(_intervals.seeds_interval(values, level))
+  with np.errstate(invalid="ignore"):  # infinite losses
+    draws = new[0].draws[name] - old[0].draws[name]
+  return Estimate.of(_intervals.basic_interval(values[0], draws, level))
 
 
 def _over_examples(one: Described, name: str, level: float):
@@ -67,14 +149,12 @@ def _over_examples(one: Described, name: str, level: float):
   if metric.share is not None:
     count = _sample.kept_examples(metric.share, one.examples)
     return _intervals.wilson_interval(value * count, count, level)
-  accuracy = one.values.get("accuracy")
-  if name == "overconfidence" and accuracy in (0.0, 1.0):
+  if name == "overconfidence" and one.values["accuracy"] in (0.0, 1.0):
     # Without any variation of the accuracy, the draws are too narrow.
-    right = one.values["confidence"] - value
+    n, confidence = one.examples, one.values["confidence"]
     _, low, high = _intervals.wilson_interval(
-      right * one.examples, one.examples, level
+      (confidence - value) * n, n, level
     )
-    confidence = one.values["confidence"]
     return value, confidence - high, confidence - low
   if name == "temperature":
     if np.mean(np.isinf(draws)) > (1 - level) / 2 or not value > 0:
@@ -87,14 +167,11 @@ def _over_examples(one: Described, name: str, level: float):
 def consistency(
   confidence: np.ndarray, num_bins: int, resamples: int, random_seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Draws the outcomes of a calibrated model with these confidences.
+  """Draws outcomes of a calibrated model with these confidences.
 
-  Returns:
-    The ECE of each draw, and the accuracy of each bin, of shape (resamples,
-    bins).
-
-  References:
-    Bröcker and Smith, Increasing the Reliability of Reliability Diagrams, 2007
+  Returns the ECE of each draw, and the accuracy of each bin, of shape
+  (resamples, bins). See Bröcker and Smith, Increasing the Reliability of
+  Reliability Diagrams, 2007.
   """
   ordered = np.sort(confidence.astype(np.float64))
   index = _sample._width_index(ordered, num_bins)
@@ -111,14 +188,12 @@ def consistency(
   for i in range(0, resamples, 100):  # in chunks, to save memory
     rows = min(100, resamples - i)
     size = rows, len(share)
-    drawn = (
-      random.binomial(count, share, size)
-      if many
-      else random.random(size) < share
-    )
-    right[i : i + rows, index[first]] = np.add.reduceat(
-      drawn, bins, axis=1, dtype=float
-    )
+    if many:
+      drawn = random.binomial(count, share, size)
+    else:
+      drawn = random.random(size) < share
+    sums = np.add.reduceat(drawn, bins, axis=1, dtype=float)
+    right[i : i + rows, index[first]] = sums
   errors = np.abs(right - expected).sum(axis=1) / len(ordered)
   return errors, right / np.maximum(total, 1)
 
@@ -136,8 +211,7 @@ def gap_p_values(sample: Sample, index: np.ndarray, size: int) -> np.ndarray:
   """Returns the p-value of "the model is calibrated" in each class or group.
 
   If so, the number of correct predictions is Poisson-binomial: a sum of
-  independent outcomes whose probabilities are the confidences. The test is
-  two-sided, and NaN without examples.
+  independent outcomes whose probabilities are the confidences.
   """
   order = np.argsort(index, kind="stable")
   ends = np.cumsum(np.bincount(index, minlength=size))[:-1]

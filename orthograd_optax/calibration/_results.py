@@ -21,9 +21,8 @@ class Part:
     count: number of examples, a mean over seeds.
     accuracy: share of correct examples.
     confidence: mean confidence.
-    gap: confidence − accuracy; NaN without examples. It has the interval of the
-      accuracy, because confidences are given. Intervals of classes and of
-      groups hold for all of them together.
+    gap: confidence − accuracy, with the interval of the accuracy; NaN without
+      examples. Intervals of classes and groups hold for all of them together.
     p_value: p-value of "the model is calibrated here", adjusted by Holm's
       method for all classes and groups; NaN for bins.
   """
@@ -54,7 +53,7 @@ class ConfidentError:
 
 
 @dataclasses.dataclass(frozen=True)
-class ReportResults:
+class Results:
   """The numbers of a ``Report``, which documents them."""
 
   name: str
@@ -80,7 +79,7 @@ class ReportResults:
 
 
 @dataclasses.dataclass(frozen=True)
-class ComparisonResults:
+class Comparison:
   """The numbers of a ``ModelComparison``, which documents them."""
 
   names: tuple[str, str]
@@ -98,13 +97,13 @@ class ComparisonResults:
 def plain(x: Any) -> Any:
   """Converts to what JSON can hold, with seven significant digits."""
   if isinstance(x, Estimate):
-    return {name: plain(float(v)) for name, v in x._asdict().items()}
+    x = x._asdict()
+  if isinstance(x, Part | ConfidentError):
+    x = vars(x)
   if isinstance(x, dict):
     return {k: plain(v) for k, v in x.items()}
   if isinstance(x, list | tuple):
     return [plain(v) for v in x]
   if isinstance(x, float):
     return float(f"{x:.7g}") if np.isfinite(x) else None
-  if isinstance(x, Part | ConfidentError):
-    return plain(dict(vars(x)))
   return x

@@ -3,16 +3,13 @@
 A metric is a function of a few sums over examples, and a bootstrap draw is a
 count of each example. The sums of all draws are therefore one product of
 matrices, and no logits are drawn. With more than 10,000 examples, random groups
-of examples are drawn instead of examples. The variance of the sums is
-unchanged, and the cost of the draws no longer grows with the number of
-examples.
-
-All of this is NumPy in float64: a report sees each shape once, so compiling
-programs would take longer than running them.
+of examples are drawn, which leaves the variance of the sums unchanged. All is
+NumPy in float64: compiling programs would take longer than running them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent import futures
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -27,41 +24,29 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-8, 1e8
 _CHUNK = 2**17  # logits at once, to stay within a CPU's cache
 
 
+@dataclasses.dataclass(eq=False)
 class Sample:
-  """Predictions of one seed.
+  """Checked predictions of one seed."""
 
-  Args:
-    logits: array of shape (examples, classes), checked.
-    labels: integer array of shape (examples,), checked.
-    num_bins: number of bins of equal width, and of equal mass.
-    resamples: number of bootstrap draws.
-    random_seed: seed of the draws.
-  """
+  logits: np.ndarray
+  labels: np.ndarray
+  num_bins: int = 10
+  resamples: int = 1000
+  random_seed: int = 0
 
-  def __init__(
-    self,
-    logits: np.ndarray,
-    labels: np.ndarray,
-    num_bins: int = 10,
-    resamples: int = 1000,
-    random_seed: int = 0,
-  ):
-    self.logits, self.labels = logits, labels
-    self.num_bins, self.examples = num_bins, len(labels)
-    self._draws = min(self.examples, MAX_UNITS), resamples, random_seed
-    units = self._draws[0]
+  def __post_init__(self):
+    self.examples = len(self.labels)
+    units = min(self.examples, MAX_UNITS)
+    self._draws = units, self.resamples, self.random_seed
     self._unit = np.arange(self.examples)
     if units < self.examples:
-      random = np.random.RandomState(random_seed)
+      random = np.random.RandomState(self.random_seed)
       self._unit = random.permutation(self.examples) % units
 
   @functools.cached_property
   def each(self) -> dict[str, np.ndarray]:
     """Per-example quantities."""
-    names = ("correct", "confidence", "nll", "brier", "entropy", "doubt")
-    names += ("predicted", "log_norm")
-    found = dict(zip(names, _by_chunk(_each, self), strict=True))
-    return found | {"count": np.ones(self.examples)}
+    return _by_chunk(_each, self) | {"count": np.ones(self.examples)}
 
   def _by_unit(self, weights, index=None, size=1) -> np.ndarray:
     units = self._draws[0]
@@ -87,8 +72,6 @@ class Sample:
     sums = self._sums(names)
     return {name: (sums[name] / sums["count"])[:, 0] for name in names[1:]}
 
-  # Bins of confidence.
-
   @functools.cached_property
   def bin_index(self) -> np.ndarray:
     """Bin of equal width that each example is in."""
@@ -101,10 +84,9 @@ class Sample:
   @functools.cached_property
   def mass_bins(self) -> dict[str, np.ndarray]:
     confidence = self.each["confidence"].astype(np.float32)
-    size, larger = divmod(self.examples, self.num_bins)
-    nth = np.arange(1, self.num_bins)
-    last = np.maximum(nth * size + np.minimum(nth, larger) - 1, 0)
-    edges = np.sort(confidence)[last]
+    ordered = np.sort(confidence)
+    sizes = [len(part) for part in np.array_split(ordered, self.num_bins)]
+    edges = ordered[np.maximum(np.cumsum(sizes)[:-1] - 1, 0)]
     return self._binned(np.searchsorted(edges, confidence), self.num_bins)
 
   def _binned(self, index, size) -> dict[str, np.ndarray]:
@@ -134,8 +116,6 @@ class Sample:
           gaps = np.abs(self._drawn(tables))
           error, tables = error + gaps.sum(axis=1), []
     return error / (classes * self.bins["count"].sum(axis=1))
-
-  # Metrics of ranking.
 
   @functools.cached_property
   def ranked(self) -> dict[str, float]:
@@ -167,7 +147,7 @@ class Sample:
       "auroc": float(auroc),
       "aurc": float(np.mean(expected / kept)),
       "selective_risk": float(expected[number - 1] / number),
-      "ks_calibration_error": float(np.abs(gap).max() / n),
+      "ks": float(np.abs(gap).max() / n),
     }
 
   @functools.cached_property
@@ -198,10 +178,8 @@ class Sample:
       "auroc": auroc,
       "aurc": (count * middle).sum(axis=1) / total[:, 0],
       "selective_risk": np.array(risk),
-      "ks_calibration_error": gap.max(axis=1) / total[:, 0],
+      "ks": gap.max(axis=1) / total[:, 0],
     }
-
-  # The temperature.
 
   @functools.cached_property
   def temperature(self) -> float:
@@ -209,13 +187,12 @@ class Sample:
     rows = np.arange(self.examples)
     if np.isneginf(self.logits[rows, self.labels]).any():
       return math.nan
-    mean_slope = lambda log_t: float(np.mean(self._slopes(math.exp(log_t))[0]))
+    mean_slope = lambda log_t: float(np.mean(self._slope(math.exp(log_t))))
     low, high = math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE)
     step = self.examples // MAX_UNITS
     if step > 1:  # Narrow the search with some of the examples.
-      near = math.log(
-        Sample(self.logits[::step], self.labels[::step]).temperature
-      )
+      some = Sample(self.logits[::step], self.labels[::step])
+      near = math.log(some.temperature)
       if mean_slope(near - 0.2) > 0 >= mean_slope(near + 0.2):
         low, high = near - 0.2, near + 0.2
     if not mean_slope(low) > 0:
@@ -228,55 +205,52 @@ class Sample:
 
   @functools.cached_property
   def temperature_draws(self) -> np.ndarray:
-    """Fits the temperature of each draw.
+    """Fits the temperature of each draw: ∞ if T → ∞ is best, NaN if none is.
 
-    It interpolates the slope of the loss between temperatures, to zero. It is
-    infinite if the loss keeps decreasing as T → ∞, and NaN if there is no best
-    temperature.
+    It interpolates the slope of the loss between temperatures, to zero.
     """
-    slope, curvature = self._slopes(self.temperature)
+    slope, curvature = self._slopes(self.temperature).values()
     # The standard deviation of log T at the minimum of the loss.
     with np.errstate(invalid="ignore", divide="ignore"):
       spread = self.temperature * np.std(slope) / np.mean(curvature)
     spread = spread / np.sqrt(self.examples)
     if not 0 < spread < 2 or not 1e-6 < self.temperature < 1e6:
-      return np.full(1 + self._draws[1], np.nan)
+      return np.full(1 + self.resamples, np.nan)
     # With many examples, the slope is almost linear.
     nodes = 17 if self.examples <= 10 * MAX_UNITS else 7
     logs = math.log(self.temperature) + spread * np.linspace(-6, 6, nodes)
-    columns = [self._slopes(math.exp(t))[0] for t in logs]
-    columns.append(self._slopes(MAX_TEMPERATURE)[0])
-    sums = self._drawn([self._by_unit(column) for column in columns])
+    nodes = [*np.exp(logs), MAX_TEMPERATURE]
+    sums = self._drawn([self._by_unit(self._slope(t)) for t in nodes])
     # The slope falls as T grows.
     roots = [np.interp(0, -s, logs) for s in sums[:, :-1]]
     return np.where(sums[:, -1] > 0, np.inf, np.exp(roots))
 
-  def _slopes(self, temperature: float) -> tuple[np.ndarray, np.ndarray]:
-    slopes = functools.partial(_slope, temperature=temperature)
-    slope, curvature = _by_chunk(slopes, self)
-    return slope, curvature
+  def _slopes(self, temperature: float) -> dict[str, np.ndarray]:
+    return _by_chunk(functools.partial(_slopes, temperature=temperature), self)
+
+  def _slope(self, temperature: float) -> np.ndarray:
+    return self._slopes(temperature)["slope"]
 
 
-def _by_chunk(function: Callable, sample: Sample) -> list[np.ndarray]:
+def _by_chunk(function: Callable, sample: Sample) -> dict[str, np.ndarray]:
   """Applies a function of (logits, labels) to some examples at a time."""
   rows = max(1, _CHUNK // sample.logits.shape[1])
 
   def one(start):
     part = slice(start, start + rows)
+    z = sample.logits[part].astype(np.float64)
     with np.errstate(all="ignore"):
-      return function(
-        sample.logits[part].astype(np.float64), sample.labels[part]
-      )
+      return function(z, sample.labels[part])
 
   starts = range(0, sample.examples, rows)
   if len(starts) == 1:
-    return list(one(0))
+    return one(0)
   with futures.ThreadPoolExecutor() as pool:
     parts = list(pool.map(one, starts))
-  return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+  return {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
 
 
-def _each(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, ...]:
+def _each(z: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
   rows = np.arange(len(z))
   predicted = z.argmax(axis=1)
   top = z[rows, predicted]
@@ -299,14 +273,19 @@ def _each(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, ...]:
     second = z[far].max(axis=1)
     rest = np.exp(z[far] - np.where(second > -np.inf, second, 0)[:, None])
     doubt[far] = second + np.log(rest.sum(axis=1))
-  correct = (predicted == labels).astype(np.float64)
-  entropy = log_total - products
-  log_norm = top + log_total
-  confidence = 1 / total
-  return correct, confidence, nll, brier, entropy, doubt, predicted, log_norm
+  return {
+    "correct": (predicted == labels).astype(np.float64),
+    "confidence": 1 / total,
+    "nll": nll,
+    "brier": brier,
+    "entropy": log_total - products,
+    "doubt": doubt,
+    "predicted": predicted,
+    "log_norm": top + log_total,
+  }
 
 
-def _slope(z, labels, temperature) -> tuple[np.ndarray, np.ndarray]:
+def _slopes(z, labels, temperature) -> dict[str, np.ndarray]:
   """First and second derivative of each example's loss by 1 / T."""
   own = z[np.arange(len(z)), labels]
   weights = np.exp((z - z.max(axis=1)[:, None]) / temperature)
@@ -314,7 +293,8 @@ def _slope(z, labels, temperature) -> tuple[np.ndarray, np.ndarray]:
   lead = np.maximum(z - own[:, None], -1e150)
   weights *= lead
   slope = weights.sum(axis=1) / total
-  return slope, np.einsum("ij,ij->i", weights, lead) / total - slope**2
+  squares = np.einsum("ij,ij->i", weights, lead) / total
+  return {"slope": slope, "curvature": squares - slope**2}
 
 
 def _width_index(probability: np.ndarray, num_bins: int) -> np.ndarray:
@@ -328,9 +308,7 @@ def kept_examples(coverage: float, examples: int) -> int:
   return max(math.ceil(round(coverage * examples, 6)), 1)
 
 
-def chosen(
-  units: int, resamples: int, random_seed: int
-) -> Iterator[np.ndarray]:
+def chosen(units: int, resamples: int, random_seed: int):
   """Yields the indices of each bootstrap draw."""
   random = np.random.default_rng(random_seed)
   for _ in range(resamples):
@@ -341,8 +319,6 @@ def chosen(
 def counts(units: int, resamples: int, random_seed: int) -> np.ndarray:
   """Returns how often each draw has each unit: shape (resamples, units)."""
   drawn = np.empty((resamples, units), np.float32)
-  for row, units_of_draw in zip(
-    drawn, chosen(units, resamples, random_seed), strict=True
-  ):
-    row[:] = np.bincount(units_of_draw, minlength=units)
+  for i, indices in enumerate(chosen(units, resamples, random_seed)):
+    drawn[i] = np.bincount(indices, minlength=units)
   return drawn

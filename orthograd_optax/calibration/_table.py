@@ -10,25 +10,17 @@ from orthograd_optax.calibration._sample import COVERAGE, Sample
 
 
 class Metric(NamedTuple):
-  """One line of the table.
-
-  Attributes:
-    label: name of the metric in tables.
-    draws: function of a :class:`Sample`. It returns 1 + resamples numbers: the
-      metric of the sample itself, then of each bootstrap draw.
-    limits: range of possible values.
-    direction: 1 if higher is better, −1 if lower is better, else 0.
-    value: function of a :class:`Sample` that returns the exact value, if the
-      draws are approximate.
-    share: fraction of the examples that the metric counts, if it is the share
-      of correct or wrong ones among them. It then has Wilson's interval.
-  """
+  """One line of the table."""
 
   label: str
+  # Returns 1 + resamples numbers: of the sample itself, then of each draw.
   draws: Callable[[Sample], np.ndarray]
   limits: tuple[float, float] = (0.0, 1.0)
-  direction: int = -1
+  direction: int = -1  # 1 if higher is better, −1 if lower is better, else 0
+  # Returns the exact value, if the draws are approximate.
   value: Callable[[Sample], float] | None = None
+  # The fraction of the examples that the metric counts, if it is the share of
+  # correct or wrong ones among them. It then has Wilson's interval.
   share: float | None = None
 
 
@@ -36,14 +28,9 @@ def _mean(label, name, *rest, **options) -> Metric:
   return Metric(label, lambda s: s.means[name], *rest, **options)
 
 
-def _ranked(label, name, direction, **options) -> Metric:
-  return Metric(
-    label,
-    lambda s: s.ranked_draws[name],
-    direction=direction,
-    value=lambda s: s.ranked[name],
-    **options,
-  )
+def _ranked(label, name, direction=-1, **options) -> Metric:
+  exact, draws = lambda s: s.ranked[name], lambda s: s.ranked_draws[name]
+  return Metric(label, draws, direction=direction, value=exact, **options)
 
 
 _ABOVE = (0.0, np.inf)
@@ -68,24 +55,21 @@ METRICS: dict[str, Metric] = {
   "rms_calibration_error": Metric(
     "RMS calibration error", lambda s: s.rms_gap(s.bins)
   ),
-  "ks_calibration_error": _ranked(
-    "KS calibration error", "ks_calibration_error", -1
-  ),
+  "ks_calibration_error": _ranked("KS calibration error", "ks"),
   "auroc": _ranked("AUROC of confidence", "auroc", 1),
-  "aurc": _ranked("AURC", "aurc", -1),
+  "aurc": _ranked("AURC", "aurc"),
   "selective_risk": _ranked(
     f"error rate of the most confident {100 * COVERAGE:.0f} %",
     "selective_risk",
-    -1,
     share=COVERAGE,
   ),
   "entropy": _mean("entropy, nats", "entropy", _ABOVE, 0),
   "temperature": Metric(
     "best temperature",
     lambda s: s.temperature_draws,
-    _ABOVE,
-    0,
-    lambda s: s.temperature,
+    limits=_ABOVE,
+    direction=0,
+    value=lambda s: s.temperature,
   ),
 }
 _FUNCTIONS = {name: (name, {}) for name in METRICS if name != "overconfidence"}
@@ -102,11 +86,7 @@ def label(name: str) -> str:
 
 
 def find(function: Any) -> tuple[str | None, dict[str, Any]]:
-  """Returns the metric that a function, or a ``partial`` of it, computes.
-
-  Returns:
-    The metric's name, or None, and the options of its :class:`Sample`.
-  """
+  """Returns the name of a function's metric, or None, and its options."""
   options = {}
   if isinstance(function, functools.partial) and not function.args:
     function, options = function.func, dict(function.keywords)
@@ -117,5 +97,5 @@ def find(function: Any) -> tuple[str | None, dict[str, Any]]:
   if options.get("binning") == "width":
     del options["binning"]
   wanted = getattr(function, "__name__", ""), options
-  found = [name for name, one in _FUNCTIONS.items() if one == wanted]
-  return (found[0], bins) if found else (None, {})
+  found = next((k for k, one in _FUNCTIONS.items() if one == wanted), None)
+  return found, bins if found else {}

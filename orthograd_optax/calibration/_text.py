@@ -1,17 +1,14 @@
 """The text of reports and comparisons: tables, answers, recommendations."""
 
+from collections.abc import Callable, Sequence
 import math
 from typing import NamedTuple
 
 import numpy as np
 
-from orthograd_optax.calibration import _selection, _table
+from orthograd_optax.calibration import _results, _selection, _table
 from orthograd_optax.calibration._intervals import Estimate
-from orthograd_optax.calibration._results import (
-  SIGNIFICANT,
-  ComparisonResults,
-  ReportResults,
-)
+from orthograd_optax.calibration._results import Comparison, Results
 
 METHODS = {
   "uncalibrated": "uncalibrated",
@@ -20,6 +17,7 @@ METHODS = {
   "vector": "vector scaling",
   "isotonic": "isotonic regression",
 }
+Cell = str | tuple[str, str]  # a text, or a value and its interval
 P_VALUE = "p-value of “the model is calibrated”"
 
 
@@ -30,22 +28,17 @@ class Answer(NamedTuple):
   text: str
 
 
-def report_table(report: ReportResults) -> str:
+def report_table(report: Results) -> str:
   """Returns the answer, the metrics, one per line, and what to do next."""
   rows = [("", "value", f"{100 * report.level:g} % interval")]
   rows += [(_table.label(k), *cells(k, v)) for k, v in report.metrics.items()]
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  lines = [
-    f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip()
-    for a, b, c in rows
-  ]
   action, code = recommendation(report)
   return "\n".join(
     [
       f"{report.name}: {size(report)}",
       f"Can its confidence be trusted? {answer(report)}",
       "",
-      *lines,
+      *_aligned(rows, str.rjust),
       "",
       f"{P_VALUE}: {p_value(report.p_calibrated)}",
       *(f"Note: {note}" for note in report.notes),
@@ -56,57 +49,63 @@ def report_table(report: ReportResults) -> str:
   )
 
 
-def comparison_table(comparison: ComparisonResults) -> str:
+def comparison_table(comparison: Comparison) -> str:
   """Returns the metrics of both models, one per line, and the verdicts."""
-  old, new = comparison.old, comparison.new
-  rows = [comparison_header(comparison)]
-  for key, difference in comparison.difference.items():
-    pairs = cells(key, old[key]), cells(key, new[key]), cells("", difference)
-    texts = [" ".join(pair).rstrip() for pair in pairs]
-    rows.append((_table.label(key), *texts, comparison.verdicts[key]))
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  lines = [
-    "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
-    for row in rows
+  rows = [
+    [x if isinstance(x, str) else " ".join(x).rstrip() for x in row]
+    for row in comparison_rows(comparison)
   ]
   notes = [f"Note: {note}" for note in comparison.notes]
   head, summary = comparison_size(comparison), comparison_summary(comparison)
-  return "\n".join([head, "", *lines, "", summary, *notes])
+  return "\n".join([head, "", *_aligned(rows, str.ljust), "", summary, *notes])
 
 
-def comparison_header(comparison: ComparisonResults) -> tuple[str, ...]:
+def _aligned(rows: Sequence[Sequence[str]], justify: Callable) -> list[str]:
+  first, *others = zip(*rows, strict=True)
+  pad = lambda column, way: [way(x, max(map(len, column))) for x in column]
+  columns = pad(first, str.ljust), *(pad(column, justify) for column in others)
+  return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
+
+
+def comparison_rows(comparison: Comparison) -> list[list[Cell]]:
+  """Returns the table of both models, with its header."""
   old, new = comparison.names
-  return "", old, new, f"difference ({new} − {old})", "verdict"
+  header = "", old, new, f"difference ({new} − {old})", "verdict"
+  rows: list[list[Cell]] = [list(header)]
+  for key, difference in comparison.difference.items():
+    both = (cells(key, x[key]) for x in (comparison.old, comparison.new))
+    verdict = comparison.verdicts[key]
+    rows.append([_table.label(key), *both, cells("", difference), verdict])
+  return rows
 
 
-def comparison_size(comparison: ComparisonResults) -> str:
+def comparison_size(comparison: Comparison) -> str:
   seeds = f"{comparison.seeds} seeds of each, " if comparison.seeds > 1 else ""
   return f"{seeds}{comparison.examples:,} examples, the same for both"
 
 
-def comparison_summary(comparison: ComparisonResults) -> str:
+def comparison_summary(comparison: Comparison) -> str:
   """Returns the verdicts of NLL and ECE, in one line."""
-  nll, ece = (
-    comparison.verdicts[name] or "no verdict" for name in ("nll", "ece")
-  )
+  nll, ece = (comparison.verdicts[k] or "no verdict" for k in ("nll", "ece"))
   return (
     f"NLL (accuracy and calibration together): {nll}. "
     f"ECE (calibration alone): {ece}."
   )
 
 
-def size(report: ReportResults) -> str:
+def size(report: Results) -> str:
   seeds = f"{report.seeds} seeds, " if report.seeds > 1 else ""
-  number = f"{report.examples:,} example{'s' if report.examples > 1 else ''}"
-  return f"{seeds}{number}, {len(report.classes)} classes"
+  return f"{seeds}{examples(report.examples)}, {len(report.classes)} classes"
+
+
+def examples(number: int) -> str:
+  return f"{number:,} example{'s' if number > 1 else ''}"
 
 
 def cells(name: str, estimate: Estimate) -> tuple[str, str]:
   """Returns the cells of a metric: value and interval."""
   value, low, high = estimate
-  form = lambda x: (f"{x:.4f}" if abs(x) < 1000 else f"{x:.4g}").replace(
-    "-", "−"
-  )
+  form = lambda x: f"{x:{'.4f' if abs(x) < 1000 else '.4g'}}".replace("-", "−")
   if name == "temperature" and np.isnan(value):
     return "none helps", ""
   if not np.isfinite(value):
@@ -134,49 +133,56 @@ def points(estimate: Estimate) -> str:
   return percent(estimate, "points", "+.1f")
 
 
-def direction(report: ReportResults) -> str:
+def direction(report: Results) -> str:
   """Returns over- or underconfident if that is shown, else an empty string."""
   gap = report.metrics["overconfidence"]
-  if report.p_calibrated >= SIGNIFICANT or not (gap.low > 0 or gap.high < 0):
+  if report.p_calibrated >= _results.SIGNIFICANT or not (
+    gap.low > 0 or gap.high < 0
+  ):
     return ""
   return "overconfident" if gap.value > 0 else "underconfident"
 
 
-def answer(report: ReportResults) -> str:
+def answer(report: Results) -> str:
   """Answers the title: can the confidence be trusted?"""
-  if report.p_calibrated >= SIGNIFICANT:
+  if report.p_calibrated >= _results.SIGNIFICANT:
     return (
       "There is no evidence against it: a calibrated model could easily "
       f"produce these predictions (p = {p_value(report.p_calibrated)})."
     )
-  found = direction(report)
-  by = 100 * abs(report.metrics["overconfidence"].value)
-  ece = 100 * report.metrics["ece"].value
-  text = (
-    f"No. It is {found} by {by:.1f} points."
-    if found
-    else f"No. Its confidence is off by {ece:.1f} points on average (ECE)."
-  )
+  text = direction(report)
+  if text:
+    by = 100 * abs(report.metrics["overconfidence"].value)
+    text = f"No. It is {text} by {by:.1f} points."
+  else:
+    ece = 100 * report.metrics["ece"].value
+    text = f"No. Its confidence is off by {ece:.1f} points on average (ECE)."
   return f"{text} {_gain(report, report.best)}" if report.best else text
 
 
-def _gain(report: ReportResults, method: str) -> str:
+def _gain(report: Results, method: str) -> str:
   """Returns what a method does to the ECE, or else to the NLL."""
-  before, after = (report.recalibrated[k] for k in ("uncalibrated", method))
   start = METHODS[method].capitalize()
   if method == "temperature" and report.fitted_temperature is not None:
     start = f"Dividing the logits by {report.fitted_temperature.value:.3g}"
-  change = f"NLL from {before['nll'].value:.3f} to {after['nll'].value:.3f}"
-  if after["ece"].value < before["ece"].value:
-    was, now = (100 * x["ece"].value for x in (before, after))
-    change = f"ECE from {was:.1f} % to {now:.1f} %"
+  was, now = (report.recalibrated[k]["ece"] for k in ("uncalibrated", method))
+  nll, ece = _changes(report, method)
+  change = f"ECE {ece}" if now.value < was.value else f"NLL {nll}"
+  held_out = f"{report.held_out_examples:,} held-out examples"
+  return f"{start} lowers {change} on {held_out}."
+
+
+def _changes(report: Results, method: str) -> tuple[str, str]:
+  """Returns the changes of NLL and ECE on the held-out examples."""
+  before, after = (report.recalibrated[k] for k in ("uncalibrated", method))
+  nll, ece = ([x[k].value for x in (before, after)] for k in ("nll", "ece"))
   return (
-    f"{start} lowers {change} on {report.held_out_examples:,} held-out "
-    "examples."
+    f"from {nll[0]:.3f} to {nll[1]:.3f}",
+    f"from {100 * ece[0]:.1f} % to {100 * ece[1]:.1f} %",
   )
 
 
-def answers(report: ReportResults) -> dict[str, Answer]:
+def answers(report: Results) -> dict[str, Answer]:
   """Returns the questions of the page, in order."""
   return {
     "accuracy": Answer("How often is it right?", _accuracy(report)),
@@ -188,17 +194,16 @@ def answers(report: ReportResults) -> dict[str, Answer]:
   }
 
 
-def _accuracy(report: ReportResults) -> str:
-  over = "seeds" if report.seeds > 1 else "examples"
+def _accuracy(report: Results) -> str:
   return (
     f"It is right in {percent(report.metrics['accuracy'])} of "
     f"{report.examples:,} cases. Numbers in brackets are the ends of a "
     f"{100 * report.level:g} % interval. All intervals on this page are over "
-    f"{over}."
+    f"{'seeds' if report.seeds > 1 else 'examples'}."
   )
 
 
-def _confidence(report: ReportResults) -> str:
+def _confidence(report: Results) -> str:
   auroc = report.metrics["auroc"]
   text = f"Its mean confidence is {percent(report.metrics['confidence'])}. "
   if not np.isfinite(auroc.value):
@@ -211,11 +216,11 @@ def _confidence(report: ReportResults) -> str:
   )
 
 
-def _gap(report: ReportResults) -> str:
+def _gap(report: Results) -> str:
   gap, found = report.metrics["overconfidence"], direction(report)
   if found:
     verdict = f"No: it is {found}"
-  elif report.p_calibrated < SIGNIFICANT:
+  elif report.p_calibrated < _results.SIGNIFICANT:
     verdict = "On average, yes, but not at every confidence"
   else:
     verdict = "There is no evidence that it does not"
@@ -228,71 +233,56 @@ def _gap(report: ReportResults) -> str:
   )
 
 
-def _scale(report: ReportResults) -> str:
+def _scale(report: Results) -> str:
   fitted = report.fitted_temperature
   if not report.recalibrated or fitted is None:
     return "There are too few examples to tell."
-  examples = f"{report.fit_examples:,} examples"
-  others = f"the {report.held_out_examples:,} held-out examples"
   where = (
-    f"All methods below are fitted on {examples}, and evaluated on {others}."
+    f"All methods below are fitted on {report.fit_examples:,} examples, and "
+    f"evaluated on the {report.held_out_examples:,} held-out examples."
   )
   if not math.isfinite(sum(fitted)):
-    reason = (
-      "every prediction is correct, so more confidence is always better"
-      if _selection.is_always_right(fitted)
-      else "the logits are uninformative, or anti-correlated with the labels"
-    )
+    reason = "the logits are uninformative, or anti-correlated with the labels"
+    if _selection.is_always_right(fitted):
+      reason = (
+        "every prediction is correct, so more confidence is always better"
+      )
     return (
-      f"No temperature helps. On the {examples} to fit on, {reason}. {where}"
+      f"No temperature helps. On the {report.fit_examples:,} examples to fit "
+      f"on, {reason}. {where}"
     )
   gain = report.recalibrated["temperature"]["nll_gain"]
-  if gain.low > 0:
-    verdict = "lowers the loss"
-  elif gain.high < 0:
-    verdict = "raises the loss"
-  else:
-    verdict = "makes no significant difference to the loss"
+  verdict = "makes no significant difference to the loss"
+  if gain.low > 0 or gain.high < 0:
+    verdict = f"{'lowers' if gain.low > 0 else 'raises'} the loss"
   value, low, high = fitted
+  nll, ece = _changes(report, "temperature")
   return (
     f"{where} The fitted temperature is {value:.3g} ({low:.3g} to {high:.3g}); "
     "above 1, the model is overconfident. On the held-out examples, it "
-    f"{verdict}: {_change(report, 'temperature')}."
+    f"{verdict}: the NLL goes {nll}, and the ECE {ece}."
   )
 
 
-def _change(report: ReportResults, method: str) -> str:
-  before, after = (report.recalibrated[k] for k in ("uncalibrated", method))
-  return (
-    f"the NLL goes from {before['nll'].value:.3f} to {after['nll'].value:.3f}, "
-    f"and the ECE from {100 * before['ece'].value:.1f} % to "
-    f"{100 * after['ece'].value:.1f} %"
-  )
-
-
-def _worst(report: ReportResults) -> str:
-  kinds = [
+def _worst(report: Results) -> str:
+  texts = []
+  for kind, plural, parts in (
     ("predicted class", "predicted classes", report.by_class),
     ("group", "groups", report.by_group),
-  ]
-  texts = []
-  for kind, plural, parts in kinds:
-    if not parts:
-      continue
-    worst = parts[0]
-    if worst.p_value < SIGNIFICANT:
-      verdict = "overconfident" if worst.gap.value > 0 else "underconfident"
-      number = sum(part.p_value < SIGNIFICANT for part in parts)
+  ):
+    number = sum(part.p_value < _results.SIGNIFICANT for part in parts)
+    if number:  # The worst is first.
+      verdict = "overconfident" if parts[0].gap.value > 0 else "underconfident"
       texts.append(
-        f"In the {kind} “{worst.name}”, it is {verdict}: confidence minus "
-        f"accuracy is {points(worst.gap)}, adjusted p is "
-        f"{p_value(worst.p_value)}. The gap is significant in {number} of "
+        f"In the {kind} “{parts[0].name}”, it is {verdict}: confidence minus "
+        f"accuracy is {points(parts[0].gap)}, adjusted p is "
+        f"{p_value(parts[0].p_value)}. The gap is significant in {number} of "
         f"{len(parts)} {plural}."
       )
-    else:
+    elif parts:
       texts.append(
         f"No {kind} is off by more than noise (smallest adjusted p: "
-        f"{p_value(worst.p_value)})."
+        f"{p_value(parts[0].p_value)})."
       )
   texts.append(
     "p-values are adjusted for all classes and groups by Holm’s method."
@@ -302,60 +292,68 @@ def _worst(report: ReportResults) -> str:
   return " ".join(texts)
 
 
-def _noise(report: ReportResults) -> str:
-  p, limit = report.p_calibrated, 100 * report.ece_if_calibrated
-  verdict = (
-    "Yes. A calibrated model would rarely look like this"
-    if p < SIGNIFICANT
-    else "There is no evidence of that: a calibrated model could easily "
-    "produce this"
-  )
+def _noise(report: Results) -> str:
+  verdict = "Yes. A calibrated model would rarely look like this"
+  if report.p_calibrated >= _results.SIGNIFICANT:
+    verdict = (
+      "There is no evidence of that: a calibrated model could easily produce "
+      "this"
+    )
   return (
-    f"{verdict}: p is {p_value(p)}. With as many examples, the ECE of a "
-    f"calibrated model stays below {limit:.1f} % in 95 of 100 samples. Here it "
-    f"is {100 * report.metrics['ece'].value:.1f} %."
+    f"{verdict}: p is {p_value(report.p_calibrated)}. With as many examples, "
+    "the ECE of a calibrated model stays below "
+    f"{100 * report.ece_if_calibrated:.1f} % in 95 of 100 samples. Here it is "
+    f"{100 * report.metrics['ece'].value:.1f} %."
   )
 
 
-def recommendation(report: ReportResults) -> tuple[str, str]:
+_RECALIBRATE = """\
+import jax
+from orthograd_optax import calibration
+
+# Use examples that the model was not trained on. If you have
+# probabilities p, logits = calibration.from_probabilities(p).
+recalibrate = calibration.fit(logits, labels, "{method}")
+recalibrate.save("recalibrator.json")  # calibration.load reads it
+probabilities = jax.nn.softmax(recalibrate(new_logits))"""
+_TRAIN = """\
+from orthograd_optax import calibration
+loss = calibration.focal(logits, labels).mean()"""
+
+
+def recommendation(report: Results) -> tuple[str, str]:
   """Returns what to do next, in words and in code."""
+  code = ""
   if report.best is not None:
-    return (
+    nll, ece = _changes(report, report.best)
+    text = (
       f"Recalibrate: {METHODS[report.best]}. On the "
-      f"{report.held_out_examples:,} held-out examples, "
-      f"{_change(report, report.best)}.",
-      "import jax\n"
-      "from orthograd_optax import calibration\n\n"
-      "# Use examples that the model was not trained on. If you have\n"
-      "# probabilities p, logits = calibration.from_probabilities(p).\n"
-      f'recalibrate = calibration.fit(logits, labels, "{report.best}")\n'
-      'recalibrate.save("recalibrator.json")  # calibration.load reads it\n'
-      "probabilities = jax.nn.softmax(recalibrate(new_logits))",
+      f"{report.held_out_examples:,} held-out examples, the NLL goes {nll}, "
+      f"and the ECE {ece}."
     )
-  if report.examples < 100:
-    return (
+    code = _RECALIBRATE.format(method=report.best)
+  elif report.examples < 100:
+    text = (
       f"Get more examples: {report.examples} are too few. Use at least a few "
-      "hundred.",
-      "",
+      "hundred."
     )
-  if _selection.is_always_right(report.fitted_temperature):
-    return (
+  elif _selection.is_always_right(report.fitted_temperature):
+    text = (
       "Leave the model unchanged. Every prediction to fit on is correct, so a "
       "recalibrator would raise the confidence without limit. Use examples "
-      "with some wrong predictions.",
-      "",
+      "with some wrong predictions."
     )
-  if report.p_calibrated >= SIGNIFICANT:
-    return (
+  elif report.p_calibrated >= _results.SIGNIFICANT:
+    text = (
       "Leave the model unchanged. There is no evidence that its confidence is "
       "off, and a recalibrator would fit noise. Repeat this report on new "
-      "data.",
-      "",
+      "data."
     )
-  return (
-    "Don't recalibrate: no method lowers the loss on the held-out examples. "
-    "Look at the classes, the groups and the most confident errors, or train "
-    "with a loss that calibrates.",
-    "from orthograd_optax import calibration\n"
-    "loss = calibration.focal(logits, labels).mean()",
-  )
+  else:
+    text = (
+      "Don't recalibrate: no method lowers the loss on the held-out examples. "
+      "Look at the classes, the groups and the most confident errors, or train "
+      "with a loss that calibrates."
+    )
+    code = _TRAIN
+  return text, code

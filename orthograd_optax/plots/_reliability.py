@@ -77,7 +77,7 @@ def _finish_reliability(figure, axes, ncols):
 
 
 def report_diagram(
-  report: _results.ReportResults, *, title: str | None = None
+  report: _results.Results, *, title: str | None = None
 ) -> "Figure":
   """Draws the reliability diagram of a report, with intervals.
 

@@ -186,22 +186,6 @@ def test_vector_scaling_of_separable_data_is_finite():
   assert calibration.nll(scaling(logits), labels) < 1e-3
 
 
-@pytest.mark.slow
-def test_vector_scaling_under_vmap():
-  stack, labels = zip(
-    *(overconfident(s, 300, 3) for s in range(3)), strict=True
-  )
-  stack, labels = jnp.stack(stack), jnp.stack(labels)
-  many = jax.jit(jax.vmap(functools.partial(calibration.fit, method="vector")))(
-    stack, labels
-  )
-  calibrated = jax.vmap(lambda f, z: f(z))(many, stack)
-  for i in range(3):
-    one = calibration.fit(stack[i], labels[i], "vector")
-    np.testing.assert_allclose(many.scale[i], one.scale, atol=1e-3)
-    np.testing.assert_allclose(calibrated[i], one(stack[i]), atol=2e-2)
-
-
 # Isotonic regression.
 
 
@@ -253,11 +237,26 @@ def test_calibrators_take_what_they_were_fitted_to(method):
         call(np.zeros(shape))
 
 
+@pytest.mark.parametrize("method", ["platt", "vector", "isotonic"])
+def test_fits_on_the_host_refuse_traced_logits(method):
+  logits, labels = overconfident()
+  fit = functools.partial(calibration.fit, method=method)
+  for call in (jax.jit(fit), jax.vmap(fit)):
+    with pytest.raises(TypeError, match=f"{method}.*on the host.*outside of"):
+      call(logits[None], labels[None])
+
+
+@pytest.mark.parametrize("method", ["platt", "vector"])
+def test_logits_that_are_not_finite_make_parameters_nan(method):
+  logits, labels = overconfident(classes=3)
+  for value in (np.nan, np.inf, -np.inf):
+    logits[3, 0] = value
+    fitted = calibration.fit(logits, labels, method)
+    assert np.isnan(fitted.scale).all() and np.isnan(fitted.bias).all()
+
+
 def test_isotonic_refuses():
   logits, labels = overconfident()
-  fit = functools.partial(calibration.fit, method="isotonic")
-  with pytest.raises(TypeError, match="on the host.*outside of jit"):
-    jax.jit(fit)(logits, labels)
   logits[3, 0] = np.nan
   with pytest.raises(ValueError, match="NaN"):
     calibration.fit(logits, labels, "isotonic")
