@@ -10,17 +10,13 @@ floating dtype, and integer labels of shape (examples,). It returns one number,
 in float32 (float64 for float64 logits). If you have probabilities, pass
 ``from_probabilities(probabilities)``. For two classes, you may pass the logit
 of the second class alone, of shape (examples,) or (examples, 1); the logit of
-the first class is then zero. Boolean labels count as 0 and 1.
-
-**Transformations.** All metrics run under ``jax.jit`` and ``jax.vmap``. For
-many seeds on the same examples, call
-``jax.vmap(evaluate, in_axes=(0, None))(logits, labels)``.
+the first class is then zero. Boolean labels count as 0 and 1. For many seeds,
+call ``jax.vmap(evaluate, in_axes=(0, None))(logits, labels)``.
 
 **Words.** The *confidence* of a prediction is its largest softmax probability.
 The prediction is *correct* if that class is the label. Among equal logits, the
-first class counts as the largest, as for ``argmax``. With two classes,
-confidence is from 0.5 to 1; use :func:`classwise_ece` for the probability of
-the second class.
+first class counts as the largest, as for ``argmax``. With two classes, use
+:func:`classwise_ece` for the probability of the second class.
 
 **Bad input.** Labels out of range raise an error. Under ``jit`` and ``vmap``
 values can't be checked: there, labels out of range make the metric NaN. Logits

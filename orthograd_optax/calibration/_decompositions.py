@@ -30,7 +30,6 @@ def brier_decomposition(
   :math:`\bar p_b` and the frequency of the class :math:`\bar y_b` in a bin,
 
   .. math::
-
     \mathrm{calibration} = \sum_{\text{classes}} \sum_b \frac{n_b}{n} \,
       (\bar p_b - \bar y_b)^2 .
 
@@ -38,34 +37,25 @@ def brier_decomposition(
   Variation within bins counts as resolution.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
-    num_bins: number of bins.
-    binning: as for :func:`ece`.
+    logits, labels, num_bins, binning: as for :func:`ece`.
 
   Returns:
     A :class:`Decomposition` whose sum is :func:`brier`. Neither part is
-    negative. As in :func:`ece`, few examples in many bins add noise, which
-    raises the calibration part.
+    negative. Noise raises the calibration part, as in :func:`ece`.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
-    >>> labels = jnp.array([0, 1, 1])
-    >>> parts = calibration.brier_decomposition(logits, labels)
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> parts = calibration.brier_decomposition(logits, [0, 1, 1])
     >>> print(f"{parts.calibration:.3f} + {parts.refinement:.3f}")
     0.273 + 0.333
-    >>> print(f"{calibration.brier(logits, labels):.3f}")
-    0.607
 
   References:
     Stephenson et al, Two extra components in the Brier score decomposition,
     2008
   """
   bins = _bins.by_class(logits, labels, num_bins, binning)
-  weight = bins.count.astype(logits.dtype) / logits.shape[0]
-  calibration = jnp.sum(weight * (bins.accuracy - bins.confidence) ** 2)
+  calibration = jnp.sum(_bins.mean_gap(bins, power=2))
   score = jnp.mean(_inputs.brier(logits, labels))
   return Decomposition(calibration, score - calibration)
 
@@ -78,7 +68,6 @@ def nll_decomposition(logits: Any, labels: Any) -> Decomposition:
   that temperature saves:
 
   .. math::
-
     \mathrm{refinement} = \min_T \mathrm{nll}(z / T, y), \qquad
     \mathrm{calibration} = \mathrm{nll}(z, y) - \mathrm{refinement} .
 
@@ -86,8 +75,7 @@ def nll_decomposition(logits: Any, labels: Any) -> Decomposition:
   is not a sum over classes.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
+    logits, labels: as for :func:`ece`.
 
   Returns:
     A :class:`Decomposition`, whose sum is :func:`nll`. Neither part is
@@ -103,8 +91,7 @@ def nll_decomposition(logits: Any, labels: Any) -> Decomposition:
     0.54 + 1.80
 
   References:
-    Berta et al, `Rethinking Early Stopping: Refine, Then Calibrate
-    <https://arxiv.org/abs/2501.19195>`_, 2025
+    `Berta et al, 2025 <https://arxiv.org/abs/2501.19195>`_
   """
   score = jnp.mean(_inputs.nll(logits, labels))
   temperature = _fits.fit_temperature(logits, labels)

@@ -5,6 +5,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from orthograd_optax import stats
+from orthograd_optax.stats._runs import expect
 
 from . import style
 
@@ -86,13 +87,12 @@ def gap_plot(
 
   Args:
     parts: ``by_class`` or ``by_group`` of a report. The first 15 are drawn.
-    level: confidence level of the intervals together, for the label of the
-      axis.
+    level: joint confidence level of the intervals, for the axis label.
     title: title of the figure.
 
   Returns:
     A figure with one axis. Right of zero, the model is overconfident. Markers
-    are filled if the adjusted p is below 0.05, and hollow otherwise.
+    are as in :func:`forest_plot`.
 
   Examples:
     >>> import jax, jax.numpy as jnp
@@ -103,10 +103,7 @@ def gap_plot(
     >>> figure = plots.gap_plot(report.by_class)
   """
   parts = list(parts)[:15]
-  if not parts:
-    raise ValueError(
-      "Expected at least one class or group, but parts is empty."
-    )
+  expect(parts, "at least one class or group", "none: parts is empty")
   height = 0.9 + 0.26 * len(parts)
   with style.figure(4.4, height, title, literal=True) as figure:
     axis = figure.subplots()
