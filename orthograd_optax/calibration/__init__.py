@@ -10,8 +10,9 @@ floating dtype, and integer labels of shape (examples,). It returns one number,
 in float32 (float64 for float64 logits). If you have probabilities, pass
 ``from_probabilities(probabilities)``. For two classes, you may pass the logit
 of the second class alone, of shape (examples,) or (examples, 1); the logit of
-the first class is then zero. Boolean labels count as 0 and 1. For many seeds,
-call ``jax.vmap(evaluate, in_axes=(0, None))(logits, labels)``.
+the first class is then zero. Boolean labels count as 0 and 1. All metrics run
+under ``jax.jit`` and ``jax.vmap``: for many seeds on the same examples, call
+``jax.vmap(evaluate, in_axes=(0, None))(logits, labels)``.
 
 **Words.** The *confidence* of a prediction is its largest softmax probability.
 The prediction is *correct* if that class is the label. Among equal logits, the
@@ -33,9 +34,6 @@ from ._bins import tally as tally
 from ._bootstrap import bootstrap as bootstrap
 from ._compare import ModelComparison as ModelComparison
 from ._compare import compare as compare
-from ._decompositions import Decomposition as Decomposition
-from ._decompositions import brier_decomposition as brier_decomposition
-from ._decompositions import nll_decomposition as nll_decomposition
 from ._errors import classwise_ece as classwise_ece
 from ._errors import debiased_ece as debiased_ece
 from ._errors import ece as ece
@@ -67,11 +65,14 @@ from ._report import Report as Report
 from ._report import report as report
 from ._results import ConfidentError as ConfidentError
 from ._results import Part as Part
+from ._scores import Decomposition as Decomposition
 from ._scores import accuracy as accuracy
 from ._scores import brier as brier
+from ._scores import brier_decomposition as brier_decomposition
 from ._scores import confidence as confidence
 from ._scores import entropy as entropy
 from ._scores import evaluate as evaluate
 from ._scores import logit_variance as logit_variance
 from ._scores import max_logit as max_logit
 from ._scores import nll as nll
+from ._scores import nll_decomposition as nll_decomposition

@@ -25,8 +25,7 @@ def _equal(self: object, other: object) -> bool:
 class Reliability:
   """The data of a reliability diagram.
 
-  Each field has shape (bins,), or a leading axis for seeds, as from
-  ``jax.vmap``.
+  Each field has shape (bins,), or (seeds, bins) as from ``jax.vmap``.
 
   Attributes:
     count: number of examples whose confidence is in the bin.
@@ -76,34 +75,32 @@ def average_reliability(
     A :class:`Reliability`, where each bin has the examples of all seeds.
 
   Examples:
-    >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jax.random.normal(jax.random.key(0), (5, 100, 10))
-    >>> over_seeds = jax.vmap(calibration.reliability, in_axes=(0, None))
-    >>> bins = over_seeds(logits, jnp.arange(100) % 10)
-    >>> print(calibration.average_reliability(bins).count)
-    [  0  44 198 147  60  39   7   4   1   0]
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> bins = calibration.reliability(logits, [0, 1, 1], 5)
+    >>> print(calibration.average_reliability([bins, bins]).count)
+    [0 0 0 2 4]
   """
-  if not isinstance(reliabilities, Reliability):
+  if isinstance(reliabilities, Reliability):
+    stacked = reliabilities
+  else:
     reliabilities = list(reliabilities)
-    shapes = [r.count.shape for r in reliabilities]
-    if len(set(shapes)) != 1:
+    shapes = sorted({r.count.shape for r in reliabilities})
+    if len(shapes) != 1:
       raise ValueError(
         "There must be at least one reliability, and all must have the same "
-        f"num_bins, but {len(shapes)} have the shapes {sorted(set(shapes))}."
+        f"num_bins, but {len(reliabilities)} have the shapes {shapes}."
       )
-    reliabilities = jax.tree.map(lambda *x: jnp.stack(x), *reliabilities)
-  counts = reliabilities.count
-  if counts.ndim < 2:
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *reliabilities)
+  if stacked.count.ndim < 2:
     raise ValueError(
       "A reliability must have a leading axis to average over, but its shape "
-      f"is {counts.shape}. Give a sequence of them, or use jax.vmap."
+      f"is {stacked.count.shape}. Give a sequence of them, or use jax.vmap."
     )
-  count = jnp.sum(counts, axis=0)
-  weight = counts / jnp.maximum(count, 1)[None]
+  count = jnp.sum(stacked.count, axis=0)
+  weight = stacked.count / jnp.maximum(count, 1)[None]
   mean = lambda x: jnp.sum(weight.astype(x.dtype) * x, axis=0)
-  means = mean(reliabilities.confidence), mean(reliabilities.accuracy)
-  return Reliability(count, *means)
+  return Reliability(count, mean(stacked.confidence), mean(stacked.accuracy))
 
 
 @jax.tree_util.register_dataclass
@@ -230,15 +227,13 @@ def tally(
     A :class:`Tally`. Add the tallies of all batches, then call ``metrics()``.
 
   Examples:
-    >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jax.random.normal(jax.random.key(0), (300, 10))
-    >>> labels = jnp.arange(300) % 10
     >>> total = calibration.Tally.empty()
-    >>> for batch in jnp.split(jnp.arange(300), 3):
-    ...   total += calibration.tally(logits[batch], labels[batch])
+    >>> for probabilities, labels in (([0.1, 0.1], [0, 1]), ([0.7], [1])):
+    ...   logits = calibration.from_probabilities(probabilities)
+    ...   total += calibration.tally(logits, labels)
     >>> print(f"{total.metrics()['ece']:.4f}")
-    0.2316
+    0.3667
   """
   if where is not None:
     where, examples = jnp.asarray(where), np.shape(logits)[:1]
@@ -284,12 +279,7 @@ def by_confidence(logits, labels, num_bins, binning) -> Reliability:
 
 def by_class(logits, labels, num_bins, binning, threshold=0.0) -> Reliability:
   """Returns the reliability of each class's probability, of shape (K, bins)."""
-
-  def one_class(pair):
-    probability, outcome = pair
-    keep = probability >= threshold
-    return bins(probability, outcome, num_bins, binning, keep)
-
+  one_class = lambda x: bins(x[0], x[1], num_bins, binning, x[0] >= threshold)
   own = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
   columns = jax.nn.softmax(logits).T, own.T
   return jax.lax.map(one_class, columns, batch_size=16)  # to save memory
@@ -329,8 +319,7 @@ def _width_edges(num_bins, dtype):
 def _sums(edges, probability, outcome, keep):
   """Returns counts of examples and outcomes by bin, and shortfall sums."""
   index = jnp.sum(probability[:, None] > edges[None, :-1], axis=1)
-  inside = index[:, None] == jnp.arange(edges.size)[None]
-  inside &= keep[:, None]
+  inside = (index[:, None] == jnp.arange(edges.size)[None]) & keep[:, None]
   true = inside & outcome[:, None]
   s = jnp.where(inside, edges[None] - probability[:, None], 0)
   return (

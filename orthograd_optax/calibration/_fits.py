@@ -53,13 +53,12 @@ def fit(
     method: one of the names above.
 
   Returns:
-    A :class:`Recalibrator`. Call it with logits, also inside ``jax.jit``: the
-    softmax of the result has a column for each class, also for scores. ``save``
-    it as JSON, or ``export`` it as a function of NumPy arrays. Logits that are
-    not finite make its parameters NaN, and isotonic regression refuses them.
+    A :class:`Recalibrator`. Call it with logits, also inside ``jax.jit``, and
+    take the softmax. ``save`` it as JSON, or ``export`` it to NumPy. Logits
+    that are not finite make parameters NaN; isotonic regression refuses them.
 
   Examples:
-    >>> import jax, jax.numpy as jnp
+    >>> import jax
     >>> from orthograd_optax import calibration
     >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (10_000, 10))
     >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
@@ -114,12 +113,10 @@ def fit_temperature(logits: Any, labels: Any) -> jax.Array:
     the loss is not finite at any T.
 
   Examples:
-    >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (10_000, 10))
-    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
-    >>> print(f"{calibration.fit_temperature(logits, labels):.2f}")
-    2.52
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> print(f"{calibration.fit_temperature(logits, [0, 1, 1]):.2f}")
+    6.06
 
   References:
     `Guo et al, 2017 <https://arxiv.org/abs/1706.04599>`_

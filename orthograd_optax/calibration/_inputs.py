@@ -23,7 +23,7 @@ def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
   """Checks and jits a function of logits, labels and static arguments.
 
   The function gets the results of :func:`check`. If a row of logits has no
-  softmax, its floating results become NaN.
+  softmax, all floating results become NaN.
   """
 
   def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -86,9 +86,7 @@ def require(holds: Any, rule: str, given: Any, advice: str = "") -> None:
     raise ValueError(f"{rule}, but is {given}. {advice}".rstrip())
 
 
-def check(
-  logits: Any, labels: Any, needs_labels: bool = True, where: Any = None
-):
+def check(logits: Any, labels: Any, needs_labels=True, where: Any = None):
   """Returns logits of at least float32 and int32 labels, or raises.
 
   Labels are not checked where ``where`` is False. If a traced label is out of
@@ -114,7 +112,7 @@ def check(
 
 
 def _check_logits(logits: Any) -> jax.Array:
-  logits = jnp.asarray(as_array(logits))
+  logits = as_array(logits)
   shape = logits.shape
   if jnp.iscomplexobj(logits) or logits.dtype == jnp.bool_:
     raise TypeError(f"logits must be real numbers, but are {logits.dtype}.")
@@ -124,6 +122,7 @@ def _check_logits(logits: Any) -> jax.Array:
       "(examples, classes), or (examples,) for two classes, but has the shape "
       f"{shape}. For several seeds, use jax.vmap."
     )
+  logits = jnp.asarray(logits)
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   if len(shape) == 2 and shape[1] > 1:
     return logits

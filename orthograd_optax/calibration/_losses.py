@@ -1,11 +1,4 @@
-"""Losses that calibrate during training.
-
-Every function takes logits of shape (..., K) and integer labels of shape (...),
-as optax's losses do. It returns losses of shape (...) in the dtype of the
-logits: take their mean. Parameters are numbers, and may be traced. In the
-formulas, p is the softmax of the logits, y the label, and K the number of
-classes.
-"""
+"""Losses that calibrate during training, with the signature of optax's."""
 
 import jax
 from jax import Array
@@ -28,12 +21,12 @@ def smoothed(
   :math:`\alpha = \alpha' K / (K - 1)`.
 
   Args:
-    logits: array of shape (..., K).
-    labels: integer array of shape (...).
-    smoothing: α, from 0 to 1. With 0, this is cross-entropy.
+    logits: array of shape (..., K), with the softmax p.
+    labels: integer array y of shape (...).
+    smoothing: α, from 0 to 1; may be traced. With 0, this is cross-entropy.
 
   Returns:
-    Losses of shape (...).
+    Losses of shape (...), in the dtype of the logits: take their mean.
 
   Examples:
     >>> import jax.numpy as jnp

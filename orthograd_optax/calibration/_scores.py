@@ -1,11 +1,11 @@
-"""Computes scores of logits and labels, or of logits alone."""
+"""Computes scores of logits, and decomposes proper scores."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from orthograd_optax.calibration import _bins, _inputs, _ranking
+from orthograd_optax.calibration import _bins, _fits, _inputs, _ranking
 
 
 @_inputs.checked("k")
@@ -56,13 +56,11 @@ def brier(logits: Any, labels: Any) -> jax.Array:
 
   .. math:: \frac{1}{n} \sum_i \sum_k \left(p_i(k) - [k = y_i]\right)^2
 
-  It is a sum over classes, as Brier defined it, not a mean.
-
   Args:
     logits, labels: as for :func:`ece`.
 
   Returns:
-    A number from 0 to 2.
+    A number from 0 to 2: a sum over classes, as Brier defined it, not a mean.
 
   Examples:
     >>> from orthograd_optax import calibration
@@ -177,3 +175,91 @@ def evaluate(
   # With all logits at hand, this is more precise than the tally.
   correlation = _ranking.confidence_correlation(logits, labels)
   return metrics | {"confidence_correlation": correlation}
+
+
+class Decomposition(NamedTuple):
+  """A score as the sum of two parts. Lower is better.
+
+  Attributes:
+    calibration: the part due to miscalibration. Recalibration can remove it.
+    refinement: the rest, because the model can't tell some examples apart.
+  """
+
+  calibration: jax.Array
+  refinement: jax.Array
+
+
+@_inputs.checked("num_bins", "binning")
+def brier_decomposition(
+  logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
+) -> Decomposition:
+  r"""Splits the Brier score into calibration plus refinement.
+
+  For each class, bin the examples by its probability. With the mean probability
+  :math:`\bar p_b` and the frequency of the class :math:`\bar y_b` in a bin,
+
+  .. math::
+    \mathrm{calibration} = \sum_{\text{classes}} \sum_b \frac{n_b}{n} \,
+      (\bar p_b - \bar y_b)^2 .
+
+  The refinement is the rest: uncertainty minus resolution, in Murphy's words.
+  Variation within bins counts as resolution.
+
+  Args:
+    logits, labels, num_bins, binning: as for :func:`ece`.
+
+  Returns:
+    A :class:`Decomposition` whose sum is :func:`brier`. Neither part is
+    negative. Noise raises the calibration part, as in :func:`ece`.
+
+  Examples:
+    >>> from orthograd_optax import calibration
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> parts = calibration.brier_decomposition(logits, [0, 1, 1])
+    >>> print(f"{parts.calibration:.3f} + {parts.refinement:.3f}")
+    0.273 + 0.333
+
+  References:
+    Stephenson et al, Two extra components in the Brier score decomposition,
+    2008
+  """
+  bins = _bins.by_class(logits, labels, num_bins, binning)
+  calibration = jnp.sum(_bins.mean_gap(bins, power=2))
+  score = jnp.mean(_inputs.brier(logits, labels))
+  return Decomposition(calibration, score - calibration)
+
+
+@_inputs.checked()
+def nll_decomposition(logits: Any, labels: Any) -> Decomposition:
+  r"""Splits the negative log-likelihood into calibration plus refinement.
+
+  The refinement is the loss at the best temperature. The calibration is what
+  that temperature saves:
+
+  .. math::
+    \mathrm{refinement} = \min_T \mathrm{nll}(z / T, y), \qquad
+    \mathrm{calibration} = \mathrm{nll}(z, y) - \mathrm{refinement} .
+
+  Args:
+    logits, labels: as for :func:`ece`.
+
+  Returns:
+    A :class:`Decomposition`, whose sum is :func:`nll`. Neither part is
+    negative. The temperature is fitted to these same examples.
+
+  Examples:
+    >>> from orthograd_optax import calibration
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> parts = calibration.nll_decomposition(logits, [0, 1, 1])
+    >>> print(f"{parts.calibration:.3f} + {parts.refinement:.3f}")
+    0.240 + 0.682
+
+  References:
+    `Berta et al, 2025 <https://arxiv.org/abs/2501.19195>`_
+  """
+  score = jnp.mean(_inputs.nll(logits, labels))
+  temperature = _fits.fit_temperature(logits, labels)
+  best = jnp.mean(_inputs.nll(logits / temperature, labels))
+  # Rounding may put the best loss a little above the score.
+  refinement = jnp.minimum(best, score)
+  return Decomposition(score - refinement, refinement)

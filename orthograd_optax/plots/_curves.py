@@ -127,10 +127,9 @@ def temperature_curve(
     ends = np.clip(np.concatenate(list(best.values())), 0.01, 100)
     temperatures = np.geomspace(ends.min() / 4, ends.max() * 4, 60).tolist()
   grid = np.asarray(temperatures, np.float32)
-  positive = (
-    grid.ndim == 1 and grid.size and np.all((grid > 0) & (grid < np.inf))
-  )
-  expect(positive, "positive temperatures", temperatures)
+  positive = np.all((grid > 0) & (grid < np.inf))
+  valid = grid.ndim == 1 and grid.size and positive
+  expect(valid, "positive temperatures", temperatures)
 
   def losses(logits, labels):
     one = lambda t: _scores.nll(logits / t, labels)

@@ -95,11 +95,9 @@ def gap_plot(
     are as in :func:`forest_plot`.
 
   Examples:
-    >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration, plots
-    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (400, 3))
-    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
-    >>> report = calibration.report(logits, labels)
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7] * 50)
+    >>> report = calibration.report(logits, [0, 1, 1] * 50)
     >>> figure = plots.gap_plot(report.by_class)
   """
   parts = list(parts)[:15]

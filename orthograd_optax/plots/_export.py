@@ -62,8 +62,7 @@ def svg(figure: "Figure") -> str:
     True
   """
   out = io.StringIO()
-  options = {"format": "svg", "transparent": True, "metadata": {"Date": None}}
-  _write(figure, out, **options)
+  _write(figure, out, format="svg", transparent=True, metadata={"Date": None})
   return out.getvalue()
 
 

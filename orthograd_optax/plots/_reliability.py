@@ -84,11 +84,10 @@ def report_diagram(
     band within which the bars of a calibrated model end.
 
   Examples:
-    >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration, plots
-    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (400, 3))
-    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
-    >>> figure = plots.report_diagram(calibration.report(logits, labels))
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7] * 50)
+    >>> report = calibration.report(logits, [0, 1, 1] * 50)
+    >>> figure = plots.report_diagram(report)
   """
   full = np.array([part.count > 0 for part in report.bins])
   table = [(p.count, p.confidence, p.accuracy.value) for p in report.bins]

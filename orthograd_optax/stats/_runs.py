@@ -16,11 +16,9 @@ def expect(holds: Any, expected: str, got: Any, advice: str = "") -> None:
 def check(runs: Runs, name: str) -> np.ndarray:
   """Returns the runs in float64, or raises an error that names them."""
   values = np.asarray(runs, np.float64)
-  expect(
-    values.ndim == 1 and values.size >= 2,
-    f"at least two runs in {name}, one number each",
-    f"an array of shape {values.shape}",
-  )
+  valid = values.ndim == 1 and values.size >= 2
+  expected = f"at least two runs in {name}, one number each"
+  expect(valid, expected, f"an array of shape {values.shape}")
   finite = np.abs(values) < 1e100
   first = int(np.argmin(finite))
   advice = "Leave out the runs that diverged, and report how many diverged."

@@ -26,9 +26,8 @@ class Comparison:
     std_old, std_new: unbiased standard deviation of each set.
     n: number of runs in the old and in the new set.
     difference: ``mean_new - mean_old``, in the units of the metric.
-    difference_interval: confidence interval of the difference, by the t-test.
     d: Cohen's d of new − old.
-    d_interval: confidence interval of d.
+    difference_interval, d_interval: their confidence intervals.
     p: p-value of Welch's t-test or, if paired, of the paired t-test.
     paired: whether the i-th runs share a seed.
     level: confidence level of both intervals.

@@ -163,14 +163,12 @@ def bootstrap(
   """Returns a bootstrap interval, bias-corrected and accelerated (BCa).
 
   Args:
-    a: one number for each run.
-    b: one number for each run of the other set, if there is one.
+    a, b: one number for each run of one set, or of two.
     statistic: a function of ``a`` (or ``a`` and ``b``) and ``axis``, such as
       ``numpy.mean``. The default is the mean of a, or of a − b.
     level: confidence level.
     paired: whether the i-th runs share a seed, and are drawn together.
-    resamples: number of resamples.
-    random_seed: seed of the resamples.
+    resamples, random_seed: number and seed of the resamples.
 
   Returns:
     The lower and the upper end. With few runs the interval is too short: with
@@ -208,12 +206,10 @@ def bootstrap(
       rng=np.random.default_rng(random_seed),
     )
   low, high = map(float, result.confidence_interval)
-  expect(
-    not (math.isnan(low) or math.isnan(high)),
-    "a statistic that changes when a run is left out",
-    "one that does not, so BCa is undefined",
-    "Use another statistic, or more runs.",
-  )
+  expected = "a statistic that changes when a run is left out"
+  got = "one that does not, so BCa is undefined"
+  advice = "Use another statistic, or more runs."
+  expect(not np.isnan([low, high]).any(), expected, got, advice)
   return low, high
 
 
@@ -241,7 +237,5 @@ def holm(p_values: Runs) -> np.ndarray:
   valid = p.ndim == 1 and np.all((p >= 0) & (p <= 1))
   expect(valid, "p_values from 0 to 1 in a list", p.tolist())
   order = np.argsort(p, kind="stable")
-  remaining = np.arange(p.size, 0, -1)
-  adjusted = np.empty_like(p)
-  adjusted[order] = np.maximum.accumulate(p[order] * remaining)
-  return np.minimum(adjusted, 1)
+  adjusted = np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1))
+  return np.minimum(adjusted, 1)[np.argsort(order)]
