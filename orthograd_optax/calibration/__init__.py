@@ -10,17 +10,14 @@ floating dtype, and integer labels of shape (examples,). It returns one number,
 in float32 (float64 for float64 logits). If you have probabilities, pass
 ``from_probabilities(probabilities)``. For two classes, you may pass the logit
 of the second class alone, of shape (examples,) or (examples, 1); the logit of
-the first class is then zero. Boolean labels count as 0 and 1.
-
-**Transformations.** All metrics run under ``jax.jit`` and ``jax.vmap``. For
-many seeds on the same examples, call
+the first class is then zero. Boolean labels count as 0 and 1. All metrics run
+under ``jax.jit`` and ``jax.vmap``: for many seeds on the same examples, call
 ``jax.vmap(evaluate, in_axes=(0, None))(logits, labels)``.
 
 **Words.** The *confidence* of a prediction is its largest softmax probability.
 The prediction is *correct* if that class is the label. Among equal logits, the
-first class counts as the largest, as for ``argmax``. With two classes,
-confidence is from 0.5 to 1; use :func:`classwise_ece` for the probability of
-the second class.
+first class counts as the largest, as for ``argmax``. With two classes, use
+:func:`classwise_ece` for the probability of the second class.
 
 **Bad input.** Labels out of range raise an error. Under ``jit`` and ``vmap``
 values can't be checked: there, labels out of range make the metric NaN. Logits
@@ -36,9 +33,6 @@ from ._bins import reliability as reliability
 from ._bins import tally as tally
 from ._compare import ModelComparison as ModelComparison
 from ._compare import compare as compare
-from ._decompositions import Decomposition as Decomposition
-from ._decompositions import brier_decomposition as brier_decomposition
-from ._decompositions import nll_decomposition as nll_decomposition
 from ._errors import classwise_ece as classwise_ece
 from ._errors import debiased_ece as debiased_ece
 from ._errors import ece as ece
@@ -71,11 +65,14 @@ from ._report import report as report
 from ._resampling import bootstrap as bootstrap
 from ._results import ConfidentError as ConfidentError
 from ._results import Part as Part
+from ._scores import Decomposition as Decomposition
 from ._scores import accuracy as accuracy
 from ._scores import brier as brier
+from ._scores import brier_decomposition as brier_decomposition
 from ._scores import confidence as confidence
 from ._scores import entropy as entropy
 from ._scores import evaluate as evaluate
 from ._scores import logit_variance as logit_variance
 from ._scores import max_logit as max_logit
 from ._scores import nll as nll
+from ._scores import nll_decomposition as nll_decomposition

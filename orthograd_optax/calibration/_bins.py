@@ -23,9 +23,9 @@ def _equal(self: object, other: object) -> bool:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reliability:
-  """The data of a reliability diagram. Each field has shape (bins,).
+  """The data of a reliability diagram.
 
-  A leading axis, such as ``jax.vmap`` adds, stands for seeds.
+  Each field has shape (bins,), or (seeds, bins) as from ``jax.vmap``.
 
   Attributes:
     count: number of examples whose confidence is in the bin.
@@ -44,8 +44,7 @@ def reliability(logits: Any, labels: Any, num_bins: int = 10) -> Reliability:
   """Computes the data of a reliability diagram.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
+    logits, labels: as for :func:`ece`.
     num_bins: number of bins (lo, hi] of equal width.
 
   Returns:
@@ -54,10 +53,9 @@ def reliability(logits: Any, labels: Any, num_bins: int = 10) -> Reliability:
     with :func:`average_reliability`.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
-    >>> bins = calibration.reliability(logits, jnp.array([0, 1, 1]), 5)
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> bins = calibration.reliability(logits, [0, 1, 1], 5)
     >>> print(bins.count, bins.confidence.round(2), bins.accuracy)
     [0 0 0 1 2] [0.  0.  0.  0.7 0.9] [0.  0.  0.  1.  0.5]
   """
@@ -74,18 +72,14 @@ def average_reliability(
       axis for seeds.
 
   Returns:
-    A :class:`Reliability`. The mean of each bin is over the examples of all
-    seeds.
+    A :class:`Reliability`, where each bin has the examples of all seeds.
 
   Examples:
-    >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jax.random.normal(jax.random.key(0), (5, 100, 10))
-    >>> labels = jnp.arange(100) % 10
-    >>> over_seeds = jax.vmap(calibration.reliability, in_axes=(0, None))
-    >>> average = calibration.average_reliability(over_seeds(logits, labels))
-    >>> print(average.count)
-    [  0  44 198 147  60  39   7   4   1   0]
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> bins = calibration.reliability(logits, [0, 1, 1], 5)
+    >>> print(calibration.average_reliability([bins, bins]).count)
+    [0 0 0 2 4]
   """
   if isinstance(reliabilities, Reliability):
     stacked = reliabilities
@@ -114,10 +108,9 @@ def average_reliability(
 class Tally:
   """Counts and sums over examples, enough to compute :func:`evaluate`.
 
-  Add tallies of batches with ``+``, or of devices with ``jax.lax.psum``. The
-  sum is the tally of all examples, so you need not keep the logits. Counts are
-  exact. ``+`` also keeps the rounding errors of the sums, so that the result
-  stays accurate however many batches are added.
+  Add tallies of batches with ``+``, or of devices with ``jax.lax.psum``. Counts
+  are exact. ``+`` also keeps the rounding errors of the sums, so that the
+  result stays accurate however many batches are added.
 
   Attributes:
     count: number of examples in each bin of confidence.
@@ -226,9 +219,7 @@ def tally(
   """Tallies one batch, to compute :func:`evaluate` batch by batch.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
-    num_bins: number of bins of the ECE and of the reliability diagram.
+    logits, labels, num_bins: as for :func:`reliability`.
     where: boolean array of shape (examples,): ``True`` for the examples to
       count, ``False`` for padding. The values of padding don't matter.
 
@@ -236,17 +227,13 @@ def tally(
     A :class:`Tally`. Add the tallies of all batches, then call ``metrics()``.
 
   Examples:
-    >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jax.random.normal(jax.random.key(0), (300, 10))
-    >>> labels = jnp.arange(300) % 10
     >>> total = calibration.Tally.empty()
-    >>> for batch in jnp.split(jnp.arange(300), 3):
-    ...   total += calibration.tally(logits[batch], labels[batch])
+    >>> for probabilities, labels in (([0.1, 0.1], [0, 1]), ([0.7], [1])):
+    ...   logits = calibration.from_probabilities(probabilities)
+    ...   total += calibration.tally(logits, labels)
     >>> print(f"{total.metrics()['ece']:.4f}")
-    0.2316
-    >>> print(f"{calibration.ece(logits, labels):.4f}")
-    0.2316
+    0.3667
   """
   if where is not None:
     where, examples = jnp.asarray(where), np.shape(logits)[:1]
@@ -292,16 +279,10 @@ def by_confidence(logits, labels, num_bins, binning) -> Reliability:
 
 def by_class(logits, labels, num_bins, binning, threshold=0.0) -> Reliability:
   """Returns the reliability of each class's probability, of shape (K, bins)."""
-
-  def one_class(pair):
-    probability, outcome = pair
-    keep = probability >= threshold
-    return bins(probability, outcome, num_bins, binning, keep)
-
+  one_class = lambda x: bins(x[0], x[1], num_bins, binning, x[0] >= threshold)
   own = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
   columns = jax.nn.softmax(logits).T, own.T
-  # Map over 16 classes at a time, to save memory.
-  return jax.lax.map(one_class, columns, batch_size=16)
+  return jax.lax.map(one_class, columns, batch_size=16)  # to save memory
 
 
 def bins(probability, outcome, num_bins, binning, keep=None) -> Reliability:
@@ -320,15 +301,15 @@ def bins(probability, outcome, num_bins, binning, keep=None) -> Reliability:
   return _means(edges, *_sums(edges, probability, outcome, keep)[:3])
 
 
-def mean_gap(reliability: Reliability) -> jax.Array:
-  gap = jnp.abs(reliability.accuracy - reliability.confidence)
+def mean_gap(reliability: Reliability, power: int = 1) -> jax.Array:
+  gap = jnp.abs(reliability.accuracy - reliability.confidence) ** power
   count = reliability.count.astype(gap.dtype)
   return jnp.sum(count * gap, axis=-1) / jnp.sum(count, axis=-1)
 
 
 def check_bins(num_bins):
-  if not isinstance(num_bins, int | np.integer) or num_bins < 1:
-    raise ValueError(f"num_bins must be a positive integer, but is {num_bins}.")
+  positive = isinstance(num_bins, int | np.integer) and num_bins >= 1
+  _inputs.require(positive, "num_bins must be a positive integer", num_bins)
 
 
 def _width_edges(num_bins, dtype):
@@ -338,8 +319,7 @@ def _width_edges(num_bins, dtype):
 def _sums(edges, probability, outcome, keep):
   """Returns counts of examples and outcomes by bin, and shortfall sums."""
   index = jnp.sum(probability[:, None] > edges[None, :-1], axis=1)
-  inside = index[:, None] == jnp.arange(edges.size)[None]
-  inside &= keep[:, None]
+  inside = (index[:, None] == jnp.arange(edges.size)[None]) & keep[:, None]
   true = inside & outcome[:, None]
   s = jnp.where(inside, edges[None] - probability[:, None], 0)
   return (

@@ -16,9 +16,7 @@ def ece(
 ) -> jax.Array:
   r"""Computes the expected calibration error (ECE).
 
-  .. math::
-
-    \sum_b \frac{n_b}{n} \, |\mathrm{accuracy}_b - \mathrm{confidence}_b|
+  .. math:: \sum_b \frac{n_b}{n} |\mathrm{accuracy}_b - \mathrm{confidence}_b|
 
   Compare ECEs at the same number of bins and of examples. The noise of each bin
   biases the ECE upwards, more so with more bins; see :func:`debiased_ece`.
@@ -35,18 +33,14 @@ def ece(
     A number from 0 to 1.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
-    >>> print(f"{calibration.ece(logits, jnp.array([0, 1, 1])):.4f}")
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> print(f"{calibration.ece(logits, [0, 1, 1]):.4f}")
     0.3667
 
   References:
-    Guo et al, `On Calibration of Modern Neural Networks
-    <https://arxiv.org/abs/1706.04599>`_, 2017
-
-    Nixon et al, `Measuring Calibration in Deep Learning
-    <https://arxiv.org/abs/1904.01685>`_, 2019 (bins of equal mass)
+    `Guo et al, 2017 <https://arxiv.org/abs/1706.04599>`_;
+    `Nixon et al, 2019 <https://arxiv.org/abs/1904.01685>`_ (equal mass)
   """
   return _bins.mean_gap(_bins.by_confidence(logits, labels, num_bins, binning))
 
@@ -55,27 +49,21 @@ def ece(
 def mce(
   logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
 ) -> jax.Array:
-  r"""Computes the maximum calibration error (MCE): the gap of the worst bin.
+  r"""Computes the maximum calibration error (MCE): the largest gap of a bin.
 
   .. math:: \max_b |\mathrm{accuracy}_b - \mathrm{confidence}_b|
 
-  Empty bins don't count.
-
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
-    num_bins: number of bins.
-    binning: as for :func:`ece`.
+    logits, labels, num_bins, binning: as for :func:`ece`.
 
   Returns:
     A number from 0 to 1. A bin of one example can determine it: look at
     :func:`reliability` too.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
-    >>> print(f"{calibration.mce(logits, jnp.array([0, 1, 1])):.4f}")
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> print(f"{calibration.mce(logits, [0, 1, 1]):.4f}")
     0.4000
   """
   bins = _bins.by_confidence(logits, labels, num_bins, binning)
@@ -90,35 +78,26 @@ def rms_calibration_error(
   r"""Computes the root-mean-square calibration error of the bins.
 
   .. math::
-
-    \sqrt{\sum_b \frac{n_b}{n} \,
-      (\mathrm{accuracy}_b - \mathrm{confidence}_b)^2}
+    \sqrt{\sum_b \frac{n_b}{n} (\mathrm{accuracy}_b - \mathrm{confidence}_b)^2}
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
-    num_bins: number of bins.
-    binning: as for :func:`ece`.
+    logits, labels, num_bins, binning: as for :func:`ece`.
 
   Returns:
     A number from 0 to 1, between :func:`ece` and :func:`mce`: large gaps weigh
     more than in the ECE.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
-    >>> error = calibration.rms_calibration_error(logits, jnp.array([0, 1, 1]))
-    >>> print(f"{error:.4f}")
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> print(f"{calibration.rms_calibration_error(logits, [0, 1, 1]):.4f}")
     0.3697
 
   References:
-    Hendrycks et al, `Deep Anomaly Detection with Outlier Exposure
-    <https://arxiv.org/abs/1812.04606>`_, 2019 (with bins of equal mass)
+    `Hendrycks et al, 2019 <https://arxiv.org/abs/1812.04606>`_ (equal mass)
   """
   bins = _bins.by_confidence(logits, labels, num_bins, binning)
-  weight = bins.count.astype(logits.dtype) / logits.shape[0]
-  return jnp.sqrt(jnp.sum(weight * (bins.accuracy - bins.confidence) ** 2))
+  return jnp.sqrt(_bins.mean_gap(bins, power=2))
 
 
 @_inputs.checked()
@@ -128,32 +107,26 @@ def ks_calibration_error(logits: Any, labels: Any) -> jax.Array:
   Sort the examples by their confidence :math:`f_i`. With the correctness
   :math:`y_i`,
 
-  .. math::
-
-    \max_k \left| \frac{1}{n} \sum_{i \le k} (y_i - f_i) \right| .
+  .. math:: \max_k \left| \frac{1}{n} \sum_{i \le k} (y_i - f_i) \right| .
 
   Of examples with equal confidence, only the last counts as k. Confidences are
   equal if their log-odds differ only by rounding.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
+    logits, labels: as for :func:`ece`.
 
   Returns:
     A number from 0 to 1. It is at least \|accuracy − mean confidence\|, and
     equal to it if the model is overconfident at every confidence.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
-    >>> error = calibration.ks_calibration_error(logits, jnp.array([0, 1, 1]))
-    >>> print(f"{error:.4f}")
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> print(f"{calibration.ks_calibration_error(logits, [0, 1, 1]):.4f}")
     0.1667
 
   References:
-    Gupta et al, `Calibration of Neural Networks using Splines
-    <https://arxiv.org/abs/2006.12800>`_, 2021
+    `Gupta et al, 2021 <https://arxiv.org/abs/2006.12800>`_
   """
   doubts = _ranking.doubt(logits)
   correct = (_inputs.rank(logits, labels) < 1).astype(logits.dtype)
@@ -178,46 +151,32 @@ def classwise_ece(
 
   For class c, the softmax probability of c replaces the confidence, and an
   example is correct if its label is c. A class without examples counts like any
-  other: its probability should be zero. With two classes, both have the same
-  error.
+  other: its probability should be zero.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
-    num_bins: number of bins.
-    binning: as for :func:`ece`.
-    threshold: smallest probability that counts. With a thousand classes, most
-      probabilities are correctly close to zero, which hides the errors of the
-      others. Typical values are 1 / classes and 0.01.
+    logits, labels, num_bins, binning: as for :func:`ece`.
+    threshold: smallest probability that counts, such as 1 / classes or 0.01.
+      With a thousand classes, most probabilities are correctly close to zero,
+      which hides the errors of the others.
 
   Returns:
-    A number from 0 to 1. With many classes it is small, because it is a mean
-    over classes. With a threshold, the mean is over the classes that reach it;
-    NaN if none does.
+    A number from 0 to 1: a mean over the classes that reach the threshold. NaN
+    if none does.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
-    >>> labels = jnp.array([0, 1, 1])
-    >>> print(f"{calibration.classwise_ece(logits, labels):.4f}")
-    0.3667
-    >>> error = calibration.classwise_ece(logits, labels, threshold=0.5)
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> error = calibration.classwise_ece(logits, [0, 1, 1], threshold=0.5)
     >>> print(f"{error:.4f}")
     0.3500
 
   References:
-    Kull et al, `Beyond temperature scaling
-    <https://arxiv.org/abs/1910.12656>`_, 2019
-
-    Nixon et al, `Measuring Calibration in Deep Learning
-    <https://arxiv.org/abs/1904.01685>`_, 2019 (thresholds)
+    `Kull et al, 2019 <https://arxiv.org/abs/1910.12656>`_;
+    `Nixon et al, 2019 <https://arxiv.org/abs/1904.01685>`_ (thresholds)
   """
-  if not 0 <= threshold < 1:
-    raise ValueError(
-      f"threshold must be at least 0 and below 1, but is {threshold}. Give the "
-      "smallest probability that counts."
-    )
+  rule = "threshold must be at least 0 and below 1"
+  advice = "Give the smallest probability that counts."
+  _inputs.require(0 <= threshold < 1, rule, threshold, advice)
   bins = _bins.by_class(logits, labels, num_bins, binning, threshold)
   return jnp.mean(_bins.mean_gap(bins), where=jnp.any(bins.count > 0, axis=1))
 
@@ -236,26 +195,21 @@ def top_k_ece(
   correct if its label is among these classes. With k = 1 this is :func:`ece`.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
+    logits, labels, num_bins, binning: as for :func:`ece`.
     k: from 1 to the number of classes.
-    num_bins: number of bins.
-    binning: as for :func:`ece`.
 
   Returns:
     A number from 0 to 1.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.log(jnp.array([[0.5, 0.3, 0.2], [0.6, 0.3, 0.1]]))
-    >>> error = calibration.top_k_ece(logits, jnp.array([1, 2]), 2)
-    >>> print(f"{error:.4f}")
+    >>> p = [[0.5, 0.3, 0.2], [0.6, 0.3, 0.1]]
+    >>> logits = calibration.from_probabilities(p)
+    >>> print(f"{calibration.top_k_ece(logits, [1, 2], k=2):.4f}")
     0.5500
 
   References:
-    Gupta et al, `Calibration of Neural Networks using Splines
-    <https://arxiv.org/abs/2006.12800>`_, 2021
+    `Gupta et al, 2021 <https://arxiv.org/abs/2006.12800>`_
   """
   _inputs.check_k(k, logits.shape[1])
   largest, _ = jax.lax.top_k(jax.nn.softmax(logits), k)
@@ -271,40 +225,29 @@ def debiased_ece(
 ) -> jax.Array:
   r"""Computes the ECE minus an estimate of its bias.
 
-  The accuracy of a bin is a mean over few examples. Its noise adds to the gap.
-  With the gap :math:`\hat e_b` of bin b, and the variance of its accuracy
-  :math:`\sigma_b^2 = a_b (1 - a_b) / n_b`, the debiased ECE is
+  The noise of a bin's accuracy adds to its gap. With the gap :math:`\hat e_b`
+  and the variance :math:`\sigma_b^2 = a_b (1 - a_b) / n_b` of the accuracy,
 
   .. math::
-
-    \sum_b \frac{n_b}{n} \, \left(
+    \sum_b \frac{n_b}{n} \left(
       2 |\hat e_b| - \mathbb{E}\,|\mathcal{N}(\hat e_b, \sigma_b^2)| \right).
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
-    num_bins: number of bins.
-    binning: as for :func:`ece`.
+    logits, labels, num_bins, binning: as for :func:`ece`.
 
   Returns:
-    A number, at most :func:`ece`. If gaps are much larger than their noise, no
-    bias is left. If there are no gaps at all, √2 − 1 = 41 % of the bias is
-    removed. The result may be negative: clipping it would add bias.
+    A number, at most :func:`ece`, possibly negative: clipping would add bias.
+    If gaps are much larger than their noise, no bias is left. If there are no
+    gaps at all, √2 − 1 = 41 % of the bias is removed.
 
   Examples:
-    >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jax.random.normal(jax.random.key(0), (1000, 3))
-    >>> labels = jax.random.categorical(jax.random.key(1), logits)
-    >>> print(f"{calibration.ece(logits, labels):.3f}")
-    0.022
-    >>> print(f"{calibration.debiased_ece(logits, labels):.3f}")
-    0.005
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> print(f"{calibration.debiased_ece(logits, [0, 1, 1]):.4f}")
+    0.3363
 
   References:
-    Kumar et al, `Verified Uncertainty Calibration
-    <https://arxiv.org/abs/1909.10155>`_, 2019 (by sampling; here the
-    expectation is in closed form)
+    `Kumar et al, 2019 <https://arxiv.org/abs/1909.10155>`_ (by sampling)
   """
   bins = _bins.by_confidence(logits, labels, num_bins, binning)
   count = jnp.maximum(bins.count, 1).astype(logits.dtype)
@@ -327,7 +270,6 @@ def smooth_ece(
   :math:`f_i` and correctness :math:`y_i`,
 
   .. math::
-
     \mathrm{smECE}_\sigma = \int_0^1 \left| \frac{1}{n} \sum_i
       K_\sigma(t, f_i) \, (f_i - y_i) \right| \, dt ,
 
@@ -335,29 +277,25 @@ def smooth_ece(
   Unlike :func:`ece`, it is continuous in the predictions.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
+    logits, labels: as for :func:`ece`.
     bandwidth: a fixed :math:`\sigma`, from 0.001 to 1. By default, as above.
 
   Returns:
     A number from 0 to 1.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
-    >>> print(f"{calibration.smooth_ece(logits, jnp.array([0, 1, 1])):.4f}")
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> print(f"{calibration.smooth_ece(logits, [0, 1, 1]):.4f}")
     0.1927
 
   References:
-    Błasiok and Nakkiran, `Smooth ECE
-    <https://arxiv.org/abs/2309.12236>`_, 2023
+    `Błasiok and Nakkiran, 2023 <https://arxiv.org/abs/2309.12236>`_
   """
   smallest, modes = 1e-3, 2048
-  if bandwidth is not None and not smallest <= bandwidth <= 1:
-    raise ValueError(
-      f"bandwidth must be from {smallest} to 1, or None, but is {bandwidth}."
-    )
+  valid = bandwidth is None or smallest <= bandwidth <= 1
+  rule = f"bandwidth must be from {smallest} to 1, or None"
+  _inputs.require(valid, rule, bandwidth)
   confidence = _inputs.confidence(logits)
   correct = (_inputs.rank(logits, labels) < 1).astype(logits.dtype)
   residual = (confidence - correct) / logits.shape[0]

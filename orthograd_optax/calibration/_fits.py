@@ -43,19 +43,16 @@ def fit(
   them outside of ``jit`` and ``vmap``.
 
   Args:
-    logits: array of shape (examples, classes). For two classes, scores of shape
-      (examples,) or (examples, 1) are enough: the logits of the second class.
-    labels: integer array of shape (examples,).
+    logits, labels: as for :func:`ece`.
     method: one of the names above.
 
   Returns:
-    A :class:`Recalibrator`. Call it with logits, also inside ``jax.jit``: the
-    softmax of the result has a column for each class, also for scores. ``save``
-    it as JSON, or ``export`` it as a function of NumPy arrays. Logits that are
-    not finite make its parameters NaN, and isotonic regression refuses them.
+    A :class:`Recalibrator`. Call it with logits, also inside ``jax.jit``, and
+    take the softmax. ``save`` it as JSON, or ``export`` it to NumPy. Logits
+    that are not finite make parameters NaN; isotonic regression refuses them.
 
   Examples:
-    >>> import jax, jax.numpy as jnp
+    >>> import jax
     >>> from orthograd_optax import calibration
     >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (10_000, 10))
     >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
@@ -63,30 +60,18 @@ def fit(
     >>> recalibrate = calibration.fit(logits[fit], labels[fit])
     >>> print(f"{recalibrate.temperature:.2f}")
     2.55
-    >>> serve = jax.jit(lambda z: jax.nn.softmax(recalibrate(z)))
     >>> print(f"{calibration.ece(recalibrate(logits[test]), labels[test]):.2f}")
     0.02
-    >>> scores = logits[:, 1] - logits[:, 0]  # for two classes
-    >>> recalibrate = calibration.fit(scores, labels > 4, "platt")
-    >>> print(jax.nn.softmax(recalibrate(scores)).shape)
-    (10000, 2)
 
   References:
-    Platt, Probabilistic Outputs for Support Vector Machines, 1999
-
+    Platt, Probabilistic Outputs for Support Vector Machines, 1999;
     Zadrozny and Elkan, Transforming classifier scores into accurate multiclass
-    probability estimates, 2002 (isotonic regression)
-
-    Guo et al, `On Calibration of Modern Neural Networks
-    <https://arxiv.org/abs/1706.04599>`_, 2017 (vector scaling)
-
-    Alexandari et al, `Maximum Likelihood with Bias-Corrected Calibration
-    <https://arxiv.org/abs/1901.06852>`_, 2020 (a temperature with intercepts)
+    probability estimates, 2002 (isotonic regression);
+    `Guo et al, 2017 <https://arxiv.org/abs/1706.04599>`_ (vector scaling);
+    `Alexandari et al, 2020 <https://arxiv.org/abs/1901.06852>`_ (biases)
   """
-  if method not in KINDS:
-    raise ValueError(
-      f"method must be one of {', '.join(map(repr, KINDS))}, but is {method!r}."
-    )
+  rule = f"method must be one of {', '.join(map(repr, KINDS))}"
+  _inputs.require(method in KINDS, rule, repr(method))
   if method == "temperature":
     parameters = [fit_temperature(logits, labels)]
   else:
@@ -102,16 +87,13 @@ def fit_temperature(logits: Any, labels: Any) -> jax.Array:
   .. math:: T = \arg\min_{T > 0} \; \mathrm{nll}(z / T, y)
 
   Apply it as ``logits / temperature``, which changes no prediction. Evaluate it
-  on held-out examples: see :func:`split`.
-
-  The loss is convex in 1/T, so its derivative changes sign once. T is found by
-  bisection from 1e-8 to 1e8, to the precision of the dtype: about 1e-6 in
-  float32, unless the logits are almost independent of the labels. ``jax.grad``
-  treats T as a constant.
+  on held-out examples: see :func:`split`. The loss is convex in 1/T, so its
+  derivative changes sign once. Bisection from 1e-8 to 1e8 finds T to the
+  precision of the dtype: about 1e-6 in float32, unless the logits are almost
+  independent of the labels. ``jax.grad`` treats T as a constant.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
+    logits, labels: as for :func:`ece`.
 
   Returns:
     A positive number. T is 1e-8 if the loss keeps decreasing as T → 0, usually
@@ -121,19 +103,13 @@ def fit_temperature(logits: Any, labels: Any) -> jax.Array:
     the loss is not finite at any T.
 
   Examples:
-    >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (10_000, 10))
-    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
-    >>> temperature = calibration.fit_temperature(logits, labels)
-    >>> print(f"{temperature:.2f}")
-    2.52
-    >>> print(f"{calibration.ece(logits / temperature, labels):.2f}")
-    0.01
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> print(f"{calibration.fit_temperature(logits, [0, 1, 1]):.2f}")
+    6.06
 
   References:
-    Guo et al, `On Calibration of Modern Neural Networks
-    <https://arxiv.org/abs/1706.04599>`_, 2017
+    `Guo et al, 2017 <https://arxiv.org/abs/1706.04599>`_
   """
   own = jnp.take_along_axis(logits, labels[:, None], axis=1)
   # The lead of each class over the label; zero for the label itself.
@@ -226,27 +202,22 @@ def isotonic_knots(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns both arrays of an :class:`Isotonic`."""
   examples, classes = probabilities.shape
-  order = np.argsort(probabilities, axis=0, kind="stable")
-  x = np.take_along_axis(probabilities, order, axis=0)
-  y = labels[order] == np.arange(classes)
   fits = []
-  for column, outcomes in zip(x.T, y.T, strict=True):
+  for c in range(classes):
     # Merge equal probabilities into one point, and add their weights.
-    _, start, weights = np.unique(column, return_index=True, return_counts=True)
-    means = np.add.reduceat(outcomes.astype(float), start) / weights
-    fit = optimize.isotonic_regression(means, weights=weights.astype(float)).x
+    x, inverse = np.unique(probabilities[:, c], return_inverse=True)
+    weights = np.bincount(inverse).astype(float)
+    means = np.bincount(inverse, labels == c) / weights
+    fit = optimize.isotonic_regression(means, weights=weights).x
     # Drop knots inside a constant piece.
     knots = np.ones(fit.size, bool)
     knots[1:-1] = (fit[1:-1] != fit[:-2]) | (fit[1:-1] != fit[2:])
-    fits.append((column[start][knots], fit[knots]))
+    fits.append((x[knots], fit[knots]))
   # Pad all classes to the same number of knots, by repeating the last.
   longest = max(len(knots) for knots, _ in fits)
   pad = lambda x: np.pad(x, (0, longest - len(x)), "edge")
-  probability, calibrated = (
-    np.stack([pad(part) for part in parts]) for parts in zip(*fits, strict=True)
-  )
-  calibrated = np.maximum(calibrated, 1 / (2 * examples))
-  return probability, calibrated.astype(probability.dtype)
+  x, y = (np.stack(list(map(pad, rows))) for rows in zip(*fits, strict=True))
+  return x, np.maximum(y, 1 / (2 * examples)).astype(x.dtype)
 
 
 def split(
@@ -264,7 +235,7 @@ def split(
   Args:
     labels: integer array of shape (examples,).
     fraction: the share of examples to fit on, between 0 and 1.
-    random_seed: seed of the random split.
+    random_seed: seed of the split.
     in_sample: whether to fit *and* evaluate on all examples, as "OrthoGrad
       Improves Neural Calibration" does. A temperature hardly overfits 10,000
       examples; other methods do, and look better than they are.
@@ -278,12 +249,9 @@ def split(
     >>> fit, test = calibration.split(np.arange(100) % 10, 0.2)
     >>> print(len(fit), len(test), np.intersect1d(fit, test))
     20 80 []
-    >>> fit, test = calibration.split(np.arange(100) % 10, in_sample=True)
-    >>> print(len(fit), len(test))
-    100 100
   """
   labels = np.asarray(labels)
-  if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+  if labels.ndim != 1 or labels.dtype.kind not in "iu":
     raise ValueError(
       "labels must be integers of shape (examples,), but have the shape "
       f"{labels.shape} and dtype {labels.dtype}."
@@ -291,16 +259,13 @@ def split(
   all_examples = np.arange(labels.size)
   if in_sample:
     return all_examples, all_examples
-  if not 0 < fraction < 1:
-    raise ValueError(
-      f"fraction must be between 0 and 1, but is {fraction}. To fit and "
-      "evaluate on the same examples, pass in_sample=True."
-    )
+  advice = "To fit and evaluate on the same examples, pass in_sample=True."
+  rule = "fraction must be between 0 and 1"
+  _inputs.require(0 < fraction < 1, rule, fraction, advice)
   # NumPy guarantees that the stream of RandomState never changes.
-  random = np.random.RandomState(random_seed)
-  shuffled = random.permutation(labels.size)
+  shuffled = np.random.RandomState(random_seed).permutation(labels.size)
   by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-  # Walk through the examples by class, and take the given fraction evenly.
+  # In the order of classes, take the given fraction evenly.
   due = np.floor(fraction * (all_examples + 1) + 0.5)
   chosen = np.diff(due, prepend=np.floor(0.5)) > 0
   fit, test = np.sort(by_class[chosen]), np.sort(by_class[~chosen])

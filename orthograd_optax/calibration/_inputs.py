@@ -20,12 +20,10 @@ MAX_SUM_ERROR = 0.2
 
 
 def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-  """Returns a decorator that checks and jits a function of (logits, labels, …).
+  """Checks and jits a function of logits, labels and static arguments.
 
-  The function gets real floating logits of at least float32 and, if it needs
-  labels, int32 labels. If a label is out of range and traced, its row of logits
-  becomes NaN. If a row of logits has no softmax, all floating results become
-  NaN. ``static`` names the arguments that are not arrays.
+  The function gets the results of :func:`check`. If a row of logits has no
+  softmax, all floating results become NaN.
   """
 
   def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -44,8 +42,7 @@ def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     jitted = jax.jit(guarded, static_argnames=static)
     signature = inspect.signature(function)
-    labels_default = signature.parameters["labels"].default
-    needs_labels = labels_default is inspect.Parameter.empty
+    needs_labels = signature.parameters["labels"].default is signature.empty
 
     @suggesting
     @functools.wraps(function)
@@ -84,12 +81,16 @@ def suggesting(function: Callable[P, R]) -> Callable[P, R]:
   return wrapper
 
 
-def check(
-  logits: Any, labels: Any, needs_labels: bool = True, where: Any = None
-):
-  """Returns (logits, labels) as arrays, or raises.
+def require(holds: Any, rule: str, given: Any, advice: str = "") -> None:
+  if not holds:
+    raise ValueError(f"{rule}, but is {given}. {advice}".rstrip())
 
-  Labels may be anything where `where` is False.
+
+def check(logits: Any, labels: Any, needs_labels=True, where: Any = None):
+  """Returns logits of at least float32 and int32 labels, or raises.
+
+  Labels are not checked where ``where`` is False. If a traced label is out of
+  range, its row of logits becomes NaN.
   """
   logits = _check_logits(logits)
   if labels is None and not needs_labels:
@@ -130,11 +131,8 @@ def _check_logits(logits: Any) -> jax.Array:
 
 
 def check_k(k: Any, classes: int) -> None:
-  if not isinstance(k, int | np.integer) or not 1 <= k <= classes:
-    raise ValueError(
-      f"k must be an integer from 1 to the number of classes, {classes}, but "
-      f"is {k}."
-    )
+  rule = f"k must be an integer from 1 to the number of classes, {classes}"
+  require(isinstance(k, int | np.integer) and 1 <= k <= classes, rule, k)
 
 
 def as_array(x: Any) -> Any:
@@ -145,10 +143,7 @@ def as_array(x: Any) -> Any:
 
 
 def look_like_probabilities(logits: Any) -> bool:
-  """Returns whether all values are in [0, 1] and rows sum to 0.8 to 1.2.
-
-  For a single column, sums don't matter.
-  """
+  """Returns whether values are in [0, 1] and rows, if several, sum to ~1."""
   several = logits.ndim > 1 and logits.shape[-1] > 1
 
   def fits(rows):
@@ -197,8 +192,7 @@ def from_probabilities(probabilities: Any) -> jax.Array:
 
   Call it first if your model returns probabilities (scikit-learn's
   ``predict_proba``, a softmax, a sigmoid): every metric and recalibrator takes
-  logits. The softmax of the logits returns the probabilities, divided by their
-  sum: rows may be rounded to two decimals.
+  logits. Rows may be rounded to two decimals: softmax divides by their sum.
 
   A probability of zero becomes the smallest normal number of its dtype, 1e-38
   in float32 and 2e-308 in float64, so that no logit is infinite. An example
@@ -213,15 +207,12 @@ def from_probabilities(probabilities: Any) -> jax.Array:
     Logits of shape (..., classes). From one column, (examples, 2).
 
   Examples:
-    >>> import numpy as np
     >>> from orthograd_optax import calibration
-    >>> logits = calibration.from_probabilities(np.array([[0.9, 0.1, 0.0]]))
-    >>> print([round(float(z), 1) for z in logits[0]])
-    [-0.1, -2.3, -708.4]
-    >>> scores = np.array([0.9, 0.2, 0.6])  # of the second class
-    >>> logits = calibration.from_probabilities(scores)
-    >>> print(f"{calibration.accuracy(logits, np.array([1, 0, 0])):.2f}")
-    0.67
+    >>> print(calibration.from_probabilities([[0.9, 0.1, 0.0]]).round(1))
+    [[ -0.1  -2.3 -87.3]]
+    >>> scores = [0.9, 0.2, 0.6]  # of the second class
+    >>> print(calibration.from_probabilities(scores).shape)
+    (3, 2)
   """
   p = as_array(probabilities)
   if not isinstance(p, Tracer) and p.dtype.kind in "iub":

@@ -1,11 +1,4 @@
-"""Losses that calibrate during training.
-
-Every function takes logits of shape (..., K) and integer labels of shape (...),
-as optax's losses do. It returns losses of shape (...) in the dtype of the
-logits: take their mean. Parameters are numbers, and may be traced. In the
-formulas, p is the softmax of the logits, y the label, and K the number of
-classes.
-"""
+"""Losses that calibrate during training, with the signature of optax's."""
 
 import jax
 from jax import Array
@@ -23,30 +16,27 @@ def smoothed(
 
   .. math:: -(1 - \alpha) \log p_y - \frac{\alpha}{K} \sum_k \log p_k
 
-  It equals ``optax.softmax_cross_entropy`` of ``optax.smooth_labels``, without
-  one-hot labels. The uniform part is over *all* K classes. Some papers give
-  :math:`\alpha' / (K - 1)` to each wrong class instead: set :math:`\alpha =
-  \alpha' K / (K - 1)` for that.
+  It equals ``optax.softmax_cross_entropy`` of ``optax.smooth_labels``. To give
+  :math:`\alpha' / (K - 1)` to each wrong class, as some papers do, set
+  :math:`\alpha = \alpha' K / (K - 1)`.
 
   Args:
-    logits: array of shape (..., K).
-    labels: integer array of shape (...).
-    smoothing: α, from 0 to 1. With 0, this is cross-entropy.
+    logits: array of shape (..., K), with the softmax p.
+    labels: integer array y of shape (...).
+    smoothing: α, from 0 to 1; may be traced. With 0, this is cross-entropy.
 
   Returns:
-    Losses of shape (...).
+    Losses of shape (...), in the dtype of the logits: take their mean.
 
   Examples:
     >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.array([[2.0, 0.0, 0.0]])
-    >>> loss = calibration.smoothed(logits, jnp.array([0]), 0.3)
-    >>> print(f"{loss.item():.3f}")
+    >>> logits, label = jnp.array([2.0, 0.0, 0.0]), jnp.array(0)
+    >>> print(f"{calibration.smoothed(logits, label, 0.3):.3f}")
     0.640
 
   References:
-    Szegedy et al., `Rethinking the Inception Architecture for Computer Vision
-    <https://arxiv.org/abs/1512.00567>`_, 2016
+    `Szegedy et al, 2016 <https://arxiv.org/abs/1512.00567>`_
   """
   right = _cross_entropy(logits, labels)
   uniform = -jnp.mean(jax.nn.log_softmax(logits, axis=-1), axis=-1)
@@ -59,8 +49,7 @@ def focal(logits: Array, labels: Array, focus: ArrayLike = 3.0) -> Array:
   .. math:: -(1 - p_y)^\gamma \log p_y
 
   Args:
-    logits: array of shape (..., K).
-    labels: integer array of shape (...).
+    logits, labels: as for :func:`smoothed`.
     focus: γ, at least 0, a scalar or of shape (...). With 0, this is
       cross-entropy.
 
@@ -70,16 +59,12 @@ def focal(logits: Array, labels: Array, focus: ArrayLike = 3.0) -> Array:
   Examples:
     >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> loss = calibration.focal(jnp.zeros((1, 2)), jnp.array([0]), 3.0)
-    >>> print(f"{loss.item():.3f}")
+    >>> print(f"{calibration.focal(jnp.zeros(2), jnp.array(0), 3.0):.3f}")
     0.087
 
   References:
-    Lin et al., `Focal Loss for Dense Object Detection
-    <https://arxiv.org/abs/1708.02002>`_, 2017
-
-    Mukhoti et al., `Calibrating Deep Neural Networks using Focal Loss
-    <https://arxiv.org/abs/2002.09437>`_, 2020
+    `Lin et al, 2017 <https://arxiv.org/abs/1708.02002>`_;
+    `Mukhoti et al, 2020 <https://arxiv.org/abs/2002.09437>`_ (calibration)
   """
   # Compute by logarithms. For γ < 1, the derivative of the power is infinite at
   # 0; and in float32, 1 - p_y is 0 above p_y = 1 - 6e-8.
@@ -105,8 +90,7 @@ def mbls(
   and λ = 0.1. For a sum over classes, pass K λ as the weight.
 
   Args:
-    logits: array of shape (..., K).
-    labels: integer array of shape (...).
+    logits, labels: as for :func:`smoothed`.
     margin: m, at least 0.
     weight: λ, at least 0. With 0, this is cross-entropy.
 
@@ -116,14 +100,12 @@ def mbls(
   Examples:
     >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits, labels = jnp.array([[30.0, 0.0]]), jnp.array([0])
-    >>> loss = calibration.mbls(logits, labels, 10.0, 0.1)
-    >>> print(f"{loss.item():.3f}")
+    >>> logits, label = jnp.array([30.0, 0.0]), jnp.array(0)
+    >>> print(f"{calibration.mbls(logits, label, 10.0, 0.1):.3f}")
     1.000
 
   References:
-    Liu et al., `The Devil is in the Margin: Margin-based Label Smoothing for
-    Network Calibration <https://arxiv.org/abs/2111.15430>`_, 2022
+    `Liu et al, 2022 <https://arxiv.org/abs/2111.15430>`_
   """
   gaps = jnp.max(logits, axis=-1, keepdims=True) - logits
   penalty = jnp.mean(jax.nn.relu(gaps - margin), axis=-1)
@@ -141,8 +123,7 @@ def logit_norm(
   logits, as the authors' code does.
 
   Args:
-    logits: array of shape (..., K).
-    labels: integer array of shape (...).
+    logits, labels: as for :func:`smoothed`.
     temperature: τ, above 0. The paper uses 0.04 for CIFAR-10.
 
   Returns:
@@ -151,14 +132,12 @@ def logit_norm(
   Examples:
     >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits, labels = jnp.array([[3.0, 4.0]]), jnp.array([1])
-    >>> loss = calibration.logit_norm(logits, labels, 1.0)
-    >>> print(f"{loss.item():.3f}")
+    >>> logits, label = jnp.array([3.0, 4.0]), jnp.array(1)
+    >>> print(f"{calibration.logit_norm(logits, label, 1.0):.3f}")
     0.598
 
   References:
-    Wei et al., `Mitigating Neural Network Overconfidence with Logit
-    Normalization <https://arxiv.org/abs/2205.09310>`_, 2022
+    `Wei et al, 2022 <https://arxiv.org/abs/2205.09310>`_
   """
   # In float16, squares overflow and 1e-7 is lost.
   wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))

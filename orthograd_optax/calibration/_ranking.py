@@ -1,6 +1,5 @@
 """Measures how well confidence ranks correct above wrong predictions."""
 
-import math
 from typing import Any
 
 import jax
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
 from orthograd_optax.calibration import _inputs
+from orthograd_optax.calibration._sample import kept_examples
 
 
 @_inputs.checked()
@@ -15,19 +15,16 @@ def confidence_correlation(logits: Any, labels: Any) -> jax.Array:
   """Computes Pearson's correlation between confidence and correctness.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
+    logits, labels: as for :func:`ece`.
 
   Returns:
     A number from -1 to 1. NaN if all examples are correct, if none is, or if
     all confidences are equal.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.log(jnp.array([[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]))
-    >>> labels = jnp.array([0, 0, 0])
-    >>> print(f"{calibration.confidence_correlation(logits, labels):.4f}")
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> print(f"{calibration.confidence_correlation(logits, [0, 0, 0]):.4f}")
     1.0000
   """
   confidence = _inputs.confidence(logits)
@@ -53,22 +50,19 @@ def aurc(logits: Any, labels: Any) -> jax.Array:
   Ties count as if in random order.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
+    logits, labels: as for :func:`ece`.
 
   Returns:
     A number from 0 to 1. Lower is better.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.array([[9.0, 0.0], [5.0, 0.0], [1.0, 0.0], [0.5, 0.0]])
-    >>> print(f"{calibration.aurc(logits, jnp.array([0, 0, 1, 0])):.4f}")
+    >>> logits = [-9.0, -5.0, -1.0, -0.5]  # of the second class
+    >>> print(f"{calibration.aurc(logits, [0, 0, 1, 0]):.4f}")
     0.1458
 
   References:
-    Geifman et al, `Bias-Reduced Uncertainty Estimation for Deep Neural
-    Classifiers <https://arxiv.org/abs/1805.08206>`_, 2019
+    `Geifman et al, 2019 <https://arxiv.org/abs/1805.08206>`_
   """
   expected = _expected_errors(logits, labels)
   kept = jnp.arange(1, logits.shape[0] + 1, dtype=logits.dtype)
@@ -83,8 +77,7 @@ def selective_risk(logits: Any, labels: Any, coverage: float) -> jax.Array:
   all coverages.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
+    logits, labels: as for :func:`ece`.
     coverage: the share of examples to keep, above 0 and at most 1. It is
       rounded up to a whole number of examples.
 
@@ -92,24 +85,17 @@ def selective_risk(logits: Any, labels: Any, coverage: float) -> jax.Array:
     A number from 0 to 1.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.array([[9.0, 0.0], [5.0, 0.0], [1.0, 0.0], [0.5, 0.0]])
-    >>> labels = jnp.array([0, 0, 1, 0])
-    >>> print(calibration.selective_risk(logits, labels, 0.5))
-    0.0
-    >>> print(calibration.selective_risk(logits, labels, 1.0))
+    >>> logits = [-9.0, -5.0, -1.0, -0.5]  # of the second class
+    >>> print(calibration.selective_risk(logits, [0, 0, 1, 0], 1.0))
     0.25
 
   References:
-    Geifman and El-Yaniv, `Selective Classification for Deep Neural Networks
-    <https://arxiv.org/abs/1705.08500>`_, 2017
+    `Geifman and El-Yaniv, 2017 <https://arxiv.org/abs/1705.08500>`_
   """
-  if not 0 < coverage <= 1:
-    raise ValueError(
-      f"coverage must be above 0 and at most 1, but is {coverage}. Give the "
-      "share of examples to keep."
-    )
+  rule = "coverage must be above 0 and at most 1"
+  advice = "Give the share of examples to keep."
+  _inputs.require(0 < coverage <= 1, rule, coverage, advice)
   kept = kept_examples(coverage, logits.shape[0])
   return _expected_errors(logits, labels)[kept - 1] / kept
 
@@ -122,34 +108,26 @@ def auroc(logits: Any, labels: Any) -> jax.Array:
   wrong one. Ties count half. Examples are ranked as for :func:`aurc`.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
+    logits, labels: as for :func:`ece`.
 
   Returns:
     A number from 0 to 1; 0.5 is chance. NaN if all examples are correct, or if
     none is.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.array([[9.0, 0.0], [5.0, 0.0], [1.0, 0.0], [0.5, 0.0]])
-    >>> print(f"{calibration.auroc(logits, jnp.array([0, 0, 1, 0])):.4f}")
+    >>> logits = [-9.0, -5.0, -1.0, -0.5]  # of the second class
+    >>> print(f"{calibration.auroc(logits, [0, 0, 1, 0]):.4f}")
     0.6667
 
   References:
-    Hendrycks and Gimpel, `A Baseline for Detecting Misclassified and
-    Out-of-Distribution Examples <https://arxiv.org/abs/1610.02136>`_, 2017
+    `Hendrycks and Gimpel, 2017 <https://arxiv.org/abs/1610.02136>`_
   """
   wrong, errors, first, last = _by_doubt(logits, labels)
   # For each correct prediction, count the wrong ones of lower confidence.
   below = errors[-1] - (errors[first] + errors[last]) / 2
   correct = logits.shape[0] - errors[-1]
   return jnp.sum(jnp.where(wrong, 0, below / errors[-1])) / correct
-
-
-def kept_examples(coverage: float, examples: int) -> int:
-  """Returns the number of examples to keep, rounded up; 7 for 0.7 of 10."""
-  return max(math.ceil(round(coverage * examples, 6)), 1)
 
 
 def doubt(logits):

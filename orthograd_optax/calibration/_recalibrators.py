@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import special
 
 from orthograd_optax.calibration import _saving
 
@@ -27,7 +28,6 @@ class Recalibrator(abc.ABC):
 
   It is a pytree of arrays: call it inside ``jax.jit``, or pass it to a jitted
   function. :meth:`save` writes it as JSON, and :func:`load` reads it.
-  :meth:`export` returns a function that needs NumPy only.
 
   Attributes:
     columns: number of logit columns that it was fitted to; 1 for scores, the
@@ -45,8 +45,7 @@ class Recalibrator(abc.ABC):
         shape (examples,) or (..., 1).
 
     Returns:
-      Logits of shape (..., classes), two columns for scores: their softmax is
-      the probability of each class.
+      Logits of shape (..., classes), with two columns for scores.
     """
     logits = jnp.asarray(logits)
     dtype = jnp.promote_types(logits.dtype, jnp.float32)
@@ -61,29 +60,19 @@ class Recalibrator(abc.ABC):
     """Raises an error that names a rule if finite arrays break it."""
 
   def export(self) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns a function from logits to probabilities, as NumPy arrays.
-
-    The function takes the same logits as the recalibrator, computes in float64,
-    and does not need JAX.
-    """
+    """Returns a function from logits to probabilities, in float64 NumPy."""
     exported: Any = jax.tree.map(np.asarray, self)
 
     def recalibrate(logits):
       z = self._as_columns(np.asarray(logits, np.float64), np)
-      return _softmax(exported._calibrate(z))
+      return special.softmax(exported._calibrate(z), axis=-1)
 
     return recalibrate
 
   def save(self, path: str | os.PathLike) -> pathlib.Path:
-    """Writes the recalibrator as JSON. :func:`load` reads it.
+    """Writes the recalibrator as JSON, and returns the path.
 
     An existing file is replaced only once the new one is complete.
-
-    Args:
-      path: path of the file.
-
-    Returns:
-      The path.
     """
     values = self._checked_arrays()
     content = {
@@ -99,20 +88,17 @@ class Recalibrator(abc.ABC):
     return _saving.write_text(path, text)
 
   def __repr__(self) -> str:
-    fields = {
-      name: f"{x.dtype}{list(x.shape)}" if np.ndim(x) else str(x)
-      for name, x in self._arrays().items()
-    } | {"columns": self.columns}
-    shown = ", ".join(f"{name}={x}" for name, x in fields.items())
-    return f"{type(self).__name__}({shown})"
+    show = lambda x: f"{x.dtype}{list(x.shape)}" if np.ndim(x) else str(x)
+    shown = self._arrays() | {"columns": self.columns}
+    fields = [f"{name}={show(x)}" for name, x in shown.items()]
+    return f"{type(self).__name__}({', '.join(fields)})"
 
   @property
   def _classes(self) -> int:
     return max(self.columns, 2)
 
   def _arrays(self) -> dict[str, Any]:
-    names = [f.name for f in dataclasses.fields(self)]
-    return {name: getattr(self, name) for name in names if name != "columns"}
+    return {name: x for name, x in vars(self).items() if name != "columns"}
 
   def _checked_arrays(self) -> dict[str, np.ndarray]:
     arrays = {name: np.asarray(x) for name, x in self._arrays().items()}
@@ -180,11 +166,10 @@ class VectorScaling(Recalibrator):
     return z * self.scale.reshape(shape) + self.bias.reshape(shape)
 
   def _check(self) -> None:
+    shape = (self._classes,)
     for name, x in self._arrays().items():
-      shape = (self._classes,)
-      _require(
-        x.shape == shape, f"the shape of {name} must be {shape}", x.shape
-      )
+      rule = f"the shape of {name} must be {shape}"
+      _require(x.shape == shape, rule, x.shape)
 
 
 @jax.tree_util.register_dataclass
@@ -210,9 +195,8 @@ class Isotonic(Recalibrator):
   """Calibrates by a non-decreasing function of each class's probability.
 
   Attributes:
-    probability: array of shape (classes, knots): probabilities in ascending
-      order.
-    calibrated: array of shape (classes, knots): their calibrated values.
+    probability: probabilities in ascending order, of shape (classes, knots).
+    calibrated: their calibrated values, of shape (classes, knots).
   """
 
   method: ClassVar[str] = "isotonic"
@@ -222,7 +206,8 @@ class Isotonic(Recalibrator):
   def _calibrate(self, z: Any) -> Any:
     if isinstance(z, np.ndarray):
       # Round to the dtype of the knots, so that equal numbers stay equal.
-      p = np.moveaxis(_softmax(z).astype(self.probability.dtype), -1, 0)
+      p = special.softmax(z, axis=-1).astype(self.probability.dtype)
+      p = np.moveaxis(p, -1, 0)
       rows = zip(p, self.probability, self.calibrated, strict=True)
       return np.log(np.stack([np.interp(*row) for row in rows], axis=-1))
     columns = jax.nn.softmax(z).reshape(-1, z.shape[-1])
@@ -235,10 +220,9 @@ class Isotonic(Recalibrator):
     fits = x.ndim == 2 and x.size > 0 and len(x) == self._classes
     rule = f"the shape of both arrays must be ({self._classes}, knots)"
     _require(fits and x.shape == y.shape, rule, (x.shape, y.shape))
-    for name, rows in (("probability", x), ("calibrated", y)):
-      inside = np.all((rows >= 0) & (rows <= 1))
-      _require(inside, f"{name} must be from 0 to 1")
-      ascending = np.all(np.diff(rows, axis=1) >= 0)
+    for name, z in (("probability", x), ("calibrated", y)):
+      _require(((z >= 0) & (z <= 1)).all(), f"{name} must be from 0 to 1")
+      ascending = np.all(np.diff(z, axis=1) >= 0)
       _require(ascending, f"{name} must ascend in each row")
     _require(np.all(y > 0), "calibrated must be above 0")
 
@@ -255,18 +239,13 @@ def load(path: str | os.PathLike) -> Recalibrator:
     path: path of the file.
 
   Returns:
-    The recalibrator. Its results equal the saved one's, bit for bit.
-
-  Raises:
-    ValueError: if the file is too large, not JSON, or has invalid values. The
-      error names the file and the rule that it breaks.
+    The recalibrator. Its results equal the saved one's, bit for bit. If the
+    file breaks a rule, the ``ValueError`` names it.
 
   Examples:
     >>> import pathlib, tempfile
-    >>> import numpy as np
     >>> from orthograd_optax import calibration
-    >>> logits = np.array([[4.0, 0.0], [0.0, 4.0], [4.0, 0.0]], np.float32)
-    >>> recalibrate = calibration.fit(logits, np.array([0, 1, 1]))
+    >>> recalibrate = calibration.fit([-4.0, 4.0, -4.0], [0, 1, 1])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...   path = recalibrate.save(pathlib.Path(folder, "temperature.json"))
     ...   served = calibration.load(path)
@@ -309,17 +288,12 @@ def _parse(text: bytes) -> Recalibrator:
     _require(array.dtype.kind in "iuf", rule, content[name])
     with np.errstate(over="ignore"):
       arrays[name] = jnp.asarray(array.astype(dtype))
-  found = KINDS[method](**arrays, columns=columns)
-  found._checked_arrays()
-  return found
+  recalibrator = KINDS[method](**arrays, columns=columns)
+  recalibrator._checked_arrays()
+  return recalibrator
 
 
 def _require(holds: Any, rule: str, *given: Any) -> None:
   if not holds:
     shown = "".join(f", but is {reprlib.repr(x)}" for x in given)
     raise ValueError(rule + shown)
-
-
-def _softmax(z: np.ndarray) -> np.ndarray:
-  p = np.exp(z - z.max(axis=-1, keepdims=True))
-  return p / p.sum(axis=-1, keepdims=True)

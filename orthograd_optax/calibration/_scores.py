@@ -1,11 +1,11 @@
-"""Computes scores of logits and labels, or of logits alone."""
+"""Computes scores of logits, and decomposes proper scores."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from orthograd_optax.calibration import _bins, _inputs, _ranking
+from orthograd_optax.calibration import _bins, _fits, _inputs, _ranking
 
 
 @_inputs.checked("k")
@@ -13,21 +13,17 @@ def accuracy(logits: Any, labels: Any, k: int = 1) -> jax.Array:
   """Computes the share of labels that are among the ``k`` largest logits.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
+    logits, labels: as for :func:`ece`.
     k: from 1 to the number of classes.
 
   Returns:
     A number from 0 to 1.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.array([[3.0, 1.0, 0.0], [0.0, 1.0, 2.0]])
-    >>> print(calibration.accuracy(logits, jnp.array([0, 1])))
-    0.5
-    >>> print(calibration.accuracy(logits, jnp.array([0, 1]), k=2))
-    1.0
+    >>> logits = [[3.0, 1.0, 0.0], [0.0, 1.0, 2.0]]
+    >>> print([float(calibration.accuracy(logits, [0, 1], k)) for k in (1, 2)])
+    [0.5, 1.0]
   """
   _inputs.check_k(k, logits.shape[1])
   return jnp.mean((_inputs.rank(logits, labels) < k).astype(logits.dtype))
@@ -40,17 +36,15 @@ def nll(logits: Any, labels: Any) -> jax.Array:
   .. math:: -\frac{1}{n} \sum_i \log p_i(y_i)
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
+    logits, labels: as for :func:`ece`.
 
   Returns:
     A number, at least 0.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.log(jnp.array([[0.5, 0.25, 0.25]]))
-    >>> print(f"{calibration.nll(logits, jnp.array([0])):.4f}")
+    >>> logits = calibration.from_probabilities([[0.5, 0.25, 0.25]])
+    >>> print(f"{calibration.nll(logits, [0]):.4f}")
     0.6931
   """
   return jnp.mean(_inputs.nll(logits, labels))
@@ -62,20 +56,16 @@ def brier(logits: Any, labels: Any) -> jax.Array:
 
   .. math:: \frac{1}{n} \sum_i \sum_k \left(p_i(k) - [k = y_i]\right)^2
 
-  It is a sum over classes, as Brier defined it, not a mean.
-
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
+    logits, labels: as for :func:`ece`.
 
   Returns:
-    A number from 0 to 2.
+    A number from 0 to 2: a sum over classes, as Brier defined it, not a mean.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.log(jnp.array([[0.5, 0.25, 0.25]]))
-    >>> print(calibration.brier(logits, jnp.array([0])))
+    >>> logits = calibration.from_probabilities([[0.5, 0.25, 0.25]])
+    >>> print(f"{calibration.brier(logits, [0]):.3f}")
     0.375
   """
   return jnp.mean(_inputs.brier(logits, labels))
@@ -86,16 +76,15 @@ def entropy(logits: Any, labels: Any = None) -> jax.Array:
   """Computes the mean entropy of the softmax, in nats.
 
   Args:
-    logits: array of shape (examples, classes).
+    logits: as for :func:`ece`.
     labels: ignored, so that all metrics have the same arguments.
 
   Returns:
     A number from 0 (certain) to the log of the number of classes (uniform).
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> print(f"{calibration.entropy(jnp.zeros((1, 10))):.4f}")
+    >>> print(f"{calibration.entropy([[0.0] * 10]):.4f}")
     2.3026
   """
   return jnp.mean(_inputs.entropy(logits))
@@ -106,16 +95,14 @@ def confidence(logits: Any, labels: Any = None) -> jax.Array:
   """Computes the mean confidence: the largest softmax probability.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: ignored, so that all metrics have the same arguments.
+    logits, labels: as for :func:`entropy`.
 
   Returns:
     A number from 1 / classes to 1.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> logits = jnp.log(jnp.array([[0.25, 0.75]]))
+    >>> logits = calibration.from_probabilities([[0.25, 0.75]])
     >>> print(f"{calibration.confidence(logits):.4f}")
     0.7500
   """
@@ -127,8 +114,7 @@ def max_logit(logits: Any, labels: Any = None) -> jax.Array:
   """Computes the mean, over examples, of the largest absolute logit.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: ignored, so that all metrics have the same arguments.
+    logits, labels: as for :func:`entropy`.
 
   Returns:
     A number, at least 0. Adding a constant to the logits changes it, but no
@@ -136,9 +122,8 @@ def max_logit(logits: Any, labels: Any = None) -> jax.Array:
     it infinite. :func:`from_probabilities` returns no such logits.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> print(calibration.max_logit(jnp.array([[1.0, -3.0], [2.0, 1.0]])))
+    >>> print(calibration.max_logit([[1.0, -3.0], [2.0, 1.0]]))
     2.5
   """
   return jnp.mean(_inputs.max_logit(logits))
@@ -149,17 +134,14 @@ def logit_variance(logits: Any, labels: Any = None) -> jax.Array:
   """Computes the mean, over examples, of the logits' unbiased variance.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: ignored, so that all metrics have the same arguments.
+    logits, labels: as for :func:`entropy`.
 
   Returns:
-    A number, at least 0. A logit of −∞, such as the log of a probability of
-    zero, makes it NaN. :func:`from_probabilities` returns no such logits.
+    A number, at least 0. A logit of −∞ makes it NaN: see :func:`max_logit`.
 
   Examples:
-    >>> import jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> print(calibration.logit_variance(jnp.array([[1.0, 2.0, 3.0]])))
+    >>> print(calibration.logit_variance([[1.0, 2.0, 3.0]]))
     1.0
   """
   return jnp.mean(_inputs.logit_variance(logits))
@@ -172,26 +154,19 @@ def evaluate(
   """Computes the ten metrics of the paper below in one call.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
-    num_bins: number of bins of the ECE.
+    logits, labels, num_bins: as for :func:`ece`.
 
   Returns:
-    A dictionary of ``accuracy``, ``top5_accuracy``, ``nll``, ``ece``,
-    ``brier``, ``entropy``, ``confidence``, ``max_logit``, ``logit_variance``
-    and ``confidence_correlation``. The functions of these names describe them.
-    ``top5_accuracy`` is ``accuracy`` with ``k=5``, or 1 with fewer classes.
+    A dictionary of ``accuracy``, ``top5_accuracy`` (1 with fewer classes),
+    ``nll``, ``ece``, ``brier``, ``entropy``, ``confidence``, ``max_logit``,
+    ``logit_variance`` and ``confidence_correlation``.
 
   Examples:
-    >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration
-    >>> labels = jnp.arange(1000) % 10
-    >>> noise = jax.random.normal(jax.random.key(0), (3, 1000, 10))
-    >>> three_seeds = noise + 2.0 * jax.nn.one_hot(labels, 10)[None]
-    >>> over_seeds = jax.vmap(calibration.evaluate, in_axes=(0, None))
-    >>> metrics = over_seeds(three_seeds, labels)
-    >>> print(metrics["ece"].round(2))
-    [0.25 0.25 0.24]
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> metrics = calibration.evaluate(logits, [0, 1, 1])
+    >>> print(f"accuracy {metrics['accuracy']:.2f}, ECE {metrics['ece']:.4f}")
+    accuracy 0.67, ECE 0.3667
 
   References:
     Hedges, OrthoGrad Improves Neural Calibration, 2025
@@ -200,3 +175,91 @@ def evaluate(
   # With all logits at hand, this is more precise than the tally.
   correlation = _ranking.confidence_correlation(logits, labels)
   return metrics | {"confidence_correlation": correlation}
+
+
+class Decomposition(NamedTuple):
+  """A score as the sum of two parts. Lower is better.
+
+  Attributes:
+    calibration: the part due to miscalibration. Recalibration can remove it.
+    refinement: the rest, because the model can't tell some examples apart.
+  """
+
+  calibration: jax.Array
+  refinement: jax.Array
+
+
+@_inputs.checked("num_bins", "binning")
+def brier_decomposition(
+  logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
+) -> Decomposition:
+  r"""Splits the Brier score into calibration plus refinement.
+
+  For each class, bin the examples by its probability. With the mean probability
+  :math:`\bar p_b` and the frequency of the class :math:`\bar y_b` in a bin,
+
+  .. math::
+    \mathrm{calibration} = \sum_{\text{classes}} \sum_b \frac{n_b}{n} \,
+      (\bar p_b - \bar y_b)^2 .
+
+  The refinement is the rest: uncertainty minus resolution, in Murphy's words.
+  Variation within bins counts as resolution.
+
+  Args:
+    logits, labels, num_bins, binning: as for :func:`ece`.
+
+  Returns:
+    A :class:`Decomposition` whose sum is :func:`brier`. Neither part is
+    negative. Noise raises the calibration part, as in :func:`ece`.
+
+  Examples:
+    >>> from orthograd_optax import calibration
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> parts = calibration.brier_decomposition(logits, [0, 1, 1])
+    >>> print(f"{parts.calibration:.3f} + {parts.refinement:.3f}")
+    0.273 + 0.333
+
+  References:
+    Stephenson et al, Two extra components in the Brier score decomposition,
+    2008
+  """
+  bins = _bins.by_class(logits, labels, num_bins, binning)
+  calibration = jnp.sum(_bins.mean_gap(bins, power=2))
+  score = jnp.mean(_inputs.brier(logits, labels))
+  return Decomposition(calibration, score - calibration)
+
+
+@_inputs.checked()
+def nll_decomposition(logits: Any, labels: Any) -> Decomposition:
+  r"""Splits the negative log-likelihood into calibration plus refinement.
+
+  The refinement is the loss at the best temperature. The calibration is what
+  that temperature saves:
+
+  .. math::
+    \mathrm{refinement} = \min_T \mathrm{nll}(z / T, y), \qquad
+    \mathrm{calibration} = \mathrm{nll}(z, y) - \mathrm{refinement} .
+
+  Args:
+    logits, labels: as for :func:`ece`.
+
+  Returns:
+    A :class:`Decomposition`, whose sum is :func:`nll`. Neither part is
+    negative. The temperature is fitted to these same examples.
+
+  Examples:
+    >>> from orthograd_optax import calibration
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> parts = calibration.nll_decomposition(logits, [0, 1, 1])
+    >>> print(f"{parts.calibration:.3f} + {parts.refinement:.3f}")
+    0.240 + 0.682
+
+  References:
+    `Berta et al, 2025 <https://arxiv.org/abs/2501.19195>`_
+  """
+  score = jnp.mean(_inputs.nll(logits, labels))
+  temperature = _fits.fit_temperature(logits, labels)
+  best = jnp.mean(_inputs.nll(logits / temperature, labels))
+  # Rounding may put the best loss a little above the score.
+  refinement = jnp.minimum(best, score)
+  return Decomposition(score - refinement, refinement)

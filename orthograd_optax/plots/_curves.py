@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from orthograd_optax.calibration import _fits, _scores
+from orthograd_optax.stats._runs import expect
 
 from . import style
 
@@ -41,8 +42,6 @@ def curves(
     A figure with one axis for each metric.
 
   Examples:
-    ECE against the severity of a corruption, for two seeds:
-
     >>> from orthograd_optax import plots
     >>> sgd = [[0.20, 0.25, 0.31], [0.21, 0.24, 0.33]]
     >>> orthograd = [[0.19, 0.22, 0.27], [0.18, 0.23, 0.26]]
@@ -50,8 +49,7 @@ def curves(
     >>> figure = plots.curves(ece, [1, 2, 3], xlabel="severity")
   """
   names = list(dict.fromkeys(itertools.chain(*values.values())))
-  if not names:
-    raise ValueError("Expected the values of at least one method, got none.")
+  expect(names, "the values of at least one method", "none")
   columns = 2 if len(values) in (2, 4) else min(len(values), 3)
   lines = math.ceil(len(values) / columns)
   size = 3.1 * columns, 2.6 * lines + 0.4
@@ -63,11 +61,9 @@ def curves(
     for axis, (metric, methods) in zip(axes, values.items(), strict=True):
       for name, seeds in methods.items():
         array = np.atleast_2d(np.asarray(seeds))
-        if array.ndim != 2 or array.shape[1] != len(x):
-          raise ValueError(
-            f"Expected an array of shape (seeds, {len(x)}), one value for each "
-            f"x, got {np.shape(seeds)} as {metric} of {name}."
-          )
+        expected = f"an array of shape (seeds, {len(x)}), one value for each x"
+        got = f"{np.shape(seeds)} as {metric} of {name}"
+        expect(array.shape[1:] == (len(x),), expected, got)
         # Give a method the same look in all panels.
         look = _draw_line(axis, names.index(name), x, array)
         every = math.ceil(len(x) / MAX_MARKERS)
@@ -80,8 +76,8 @@ def curves(
     if log:
       axes[0].set_yscale("log")
       style.log_ticks(axes[0].yaxis, *axes[0].get_ylim())
-    place = {"loc": "outside lower center", "ncols": min(len(names), columns)}
-    _legend(figure, axes, **place)
+    ncols = min(len(names), columns)
+    _legend(figure, axes, loc="outside lower center", ncols=ncols)
   return figure
 
 
@@ -99,33 +95,29 @@ def temperature_curve(
       several of these by name.
     labels: integer array of shape (examples,).
     temperatures: the temperatures. By default 60 numbers, from a quarter of the
-      lowest best temperature to four times the highest. For this, best
-      temperatures are clipped to 0.01 and 100.
+      lowest best temperature to four times the highest, clipped to 0.01 and 100
+      before that.
     title: title of the figure.
 
   Returns:
     A figure with one axis.
 
   Examples:
-    >>> import jax, jax.numpy as jnp
-    >>> from orthograd_optax import plots
-    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (2, 500, 10))
-    >>> labels = jax.random.categorical(jax.random.key(1), logits[0] / 2.5)
-    >>> figure = plots.temperature_curve({"SGD": logits}, labels)
+    >>> from orthograd_optax import calibration, plots
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> figure = plots.temperature_curve({"SGD": logits}, [0, 1, 1])
   """
   named = logits if isinstance(logits, Mapping) else {"": logits}
-  if not named:
-    raise ValueError("Expected at least one set of logits, got none.")
+  expect(named, "at least one set of logits", "none")
   stacks = {k: jnp.asarray(v) for k, v in named.items()}
   stacks = {k: v[None] if v.ndim == 2 else v for k, v in stacks.items()}
   over_seeds = lambda f: jax.vmap(f, in_axes=(0, None))
   for name, stack in stacks.items():
     # Values can't be checked under vmap.
-    if not np.isfinite(_scores.nll(stack[0], labels)):
-      raise ValueError(
-        "Expected logits with a finite loss, got NaN or infinity for "
-        f"{name or 'the logits'}. Leave out examples with such logits."
-      )
+    finite = np.isfinite(_scores.nll(stack[0], labels))
+    got = f"NaN or infinity for {name or 'the logits'}"
+    advice = "Leave out examples with such logits."
+    expect(finite, "logits with a finite loss", got, advice)
   labels = jnp.asarray(labels)
   best = {
     name: np.asarray(over_seeds(_fits.fit_temperature)(stack, labels))
@@ -135,9 +127,9 @@ def temperature_curve(
     ends = np.clip(np.concatenate(list(best.values())), 0.01, 100)
     temperatures = np.geomspace(ends.min() / 4, ends.max() * 4, 60).tolist()
   grid = np.asarray(temperatures, np.float32)
-  positive = (grid > 0) & (grid < np.inf)
-  if grid.ndim != 1 or not grid.size or not np.all(positive):
-    raise ValueError(f"Expected positive temperatures, got {temperatures}.")
+  positive = np.all((grid > 0) & (grid < np.inf))
+  valid = grid.ndim == 1 and grid.size and positive
+  expect(valid, "positive temperatures", temperatures)
 
   def losses(logits, labels):
     one = lambda t: _scores.nll(logits / t, labels)
@@ -177,10 +169,7 @@ def _draw_line(axis, i, x, seeds) -> dict[str, Any]:
 
 
 def _legend(where, axes, **place):
-  """Draws a legend of the lines without data.
-
-  matplotlib's own legend leaves out names that begin with an underscore.
-  """
+  """Draws a legend of the lines without data, also of names like "_x"."""
   handles = {
     line.get_label(): line
     for axis in axes

@@ -5,6 +5,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from orthograd_optax import stats
+from orthograd_optax.stats._runs import expect
 
 from . import style
 
@@ -86,27 +87,21 @@ def gap_plot(
 
   Args:
     parts: ``by_class`` or ``by_group`` of a report. The first 15 are drawn.
-    level: confidence level of the intervals together, for the label of the
-      axis.
+    level: joint confidence level of the intervals, for the axis label.
     title: title of the figure.
 
   Returns:
     A figure with one axis. Right of zero, the model is overconfident. Markers
-    are filled if the adjusted p is below 0.05, and hollow otherwise.
+    are as in :func:`forest_plot`.
 
   Examples:
-    >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration, plots
-    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (400, 3))
-    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
-    >>> report = calibration.report(logits, labels)
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7] * 50)
+    >>> report = calibration.report(logits, [0, 1, 1] * 50)
     >>> figure = plots.gap_plot(report.by_class)
   """
   parts = list(parts)[:15]
-  if not parts:
-    raise ValueError(
-      "Expected at least one class or group, but parts is empty."
-    )
+  expect(parts, "at least one class or group", "none: parts is empty")
   height = 0.9 + 0.26 * len(parts)
   with style.figure(4.4, height, title, literal=True) as figure:
     axis = figure.subplots()

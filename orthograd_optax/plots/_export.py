@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import warnings
 
 from orthograd_optax.calibration import _saving
+from orthograd_optax.stats._runs import expect
 
 from . import style
 
@@ -36,12 +37,11 @@ def save(figure: "Figure", path: str | os.PathLike) -> pathlib.Path:
   """
   path = pathlib.Path(path)
   suffix = path.suffix.lower()
-  if suffix not in (".svg", ".png", ".pdf"):
-    raise ValueError(f"Expected a .svg, .png or .pdf file, got {path}.")
+  expect(suffix in (".svg", ".png", ".pdf"), "a .svg, .png or .pdf file", path)
   # Leave out the date, so that the same figure gives the same bytes.
   date = {".svg": "Date", ".pdf": "CreationDate"}.get(suffix)
-  metadata = {date: None} if date else None
   with _saving.replacing(path) as temporary:
+    metadata = {date: None} if date else None
     _write(figure, temporary, dpi=200, metadata=metadata)
   return path
 
@@ -62,8 +62,7 @@ def svg(figure: "Figure") -> str:
     True
   """
   out = io.StringIO()
-  options = {"format": "svg", "transparent": True, "metadata": {"Date": None}}
-  _write(figure, out, **options)
+  _write(figure, out, format="svg", transparent=True, metadata={"Date": None})
   return out.getvalue()
 
 

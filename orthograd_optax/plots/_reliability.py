@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orthograd_optax.calibration import _bins, _results
+from orthograd_optax.stats._runs import expect
 
 from . import style
 
@@ -22,31 +23,24 @@ def reliability_diagram(
 
   Args:
     reliabilities: a :class:`orthograd_optax.calibration.Reliability`, with or
-      without a leading axis for seeds. Or several of these by name, which are
-      drawn side by side.
+      without a leading axis for seeds, or several by name, side by side.
     title: title of the figure.
 
   Returns:
     A figure with two axes for each name. The upper one has bars of accuracy,
-    hatched gaps to the confidence, and the mean ± standard deviation of the
-    seeds' ECEs. With several seeds, it has a band over seeds. In bars and band,
-    a seed has the weight of its examples in that bin. The lower one has the
-    share of examples in each bin.
+    hatched gaps to the confidence, and the ECE. With several seeds, it has a
+    band of one standard deviation, where a seed has the weight of its examples
+    in the bin. The lower one has the share of examples in each bin.
 
   Examples:
-    >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration, plots
-    >>> labels = jnp.arange(1000) % 10
-    >>> noise = jax.random.normal(jax.random.key(0), (5, 1000, 10))
-    >>> logits = 2.0 * (noise + jax.nn.one_hot(labels, 10)[None])
-    >>> over_seeds = jax.vmap(calibration.reliability, in_axes=(0, None))
-    >>> bins = over_seeds(logits, labels)
-    >>> figure = plots.reliability_diagram({"five seeds": bins})
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7])
+    >>> bins = calibration.reliability(logits, [0, 1, 1])
+    >>> figure = plots.reliability_diagram({"SGD": bins})
   """
   if isinstance(reliabilities, _bins.Reliability):
     reliabilities = {"": reliabilities}
-  if not reliabilities:
-    raise ValueError("Expected at least one reliability, got none.")
+  expect(reliabilities, "at least one reliability", "none")
   columns = len(reliabilities)
   # Leave room for the legend: three columns need the width of two panels.
   width = max(3.1 * columns + 0.5, 4.2)
@@ -86,16 +80,14 @@ def report_diagram(
     title: title of the figure.
 
   Returns:
-    A figure with two axes. The upper one has bars of accuracy with intervals,
-    hatched gaps to the confidence, and the band within which the bars of a
-    calibrated model end. The lower one has the share of examples in each bin.
+    A figure as from :func:`reliability_diagram`, with intervals, and with the
+    band within which the bars of a calibrated model end.
 
   Examples:
-    >>> import jax, jax.numpy as jnp
     >>> from orthograd_optax import calibration, plots
-    >>> logits = 3.0 * jax.random.normal(jax.random.key(0), (400, 3))
-    >>> labels = jax.random.categorical(jax.random.key(1), logits / 2.5)
-    >>> figure = plots.report_diagram(calibration.report(logits, labels))
+    >>> logits = calibration.from_probabilities([0.1, 0.1, 0.7] * 50)
+    >>> report = calibration.report(logits, [0, 1, 1] * 50)
+    >>> figure = plots.report_diagram(report)
   """
   full = np.array([part.count > 0 for part in report.bins])
   table = [(p.count, p.confidence, p.accuracy.value) for p in report.bins]
@@ -108,8 +100,8 @@ def report_diagram(
     axes = _subplots(figure, 1)
     top = axes[0, 0]
     band = {"color": "0.5", "alpha": 0.35, "linewidth": 0, "zorder": 3}
-    name = f"if calibrated, {level}"
-    top.bar(centre, high - low, 1 / full.size, low, label=name, **band)
+    band["label"] = f"if calibrated, {level}"
+    top.bar(centre, high - low, 1 / full.size, low, **band)
     _draw_reliability(top, axes[1, 0], bins, style.COLORS[0])
     estimates = [part.accuracy for part in report.bins if part.count > 0]
     value, low, high = np.array(estimates, np.float64).T
@@ -117,27 +109,21 @@ def report_diagram(
     reach = np.maximum([value - low, high - value], 0)
     reach = np.where(np.isfinite(reach), reach, 0)
     look = {"fmt": "none", "ecolor": "black", "elinewidth": 1, "capsize": 2.5}
-    name = f"{level} interval"
-    top.errorbar(centre, value, reach, **look, zorder=4, label=name)
+    look |= {"zorder": 4, "label": f"{level} interval"}
+    top.errorbar(centre, value, reach, **look)
     _finish_reliability(figure, axes, 2)
   return figure
 
 
 def _draw_reliability(top, bottom, seeds, color):
   count = np.asarray(seeds.count)
-  if count.ndim > 2:
-    raise ValueError(
-      "Expected a count of shape (bins,) or (seeds, bins), got shape "
-      f"{count.shape}."
-    )
-  if not count.any():
-    raise ValueError("Expected at least one example, got empty bins.")
-  if not np.all(np.isfinite(seeds.confidence)):
-    raise ValueError(
-      "Expected finite confidences, got NaN: a row of the logits has no "
-      "softmax. Find out where that row comes from, or leave it out."
-    )
-  # NumPy: a figure is drawn once, and is not worth compiling for.
+  shapes = "a count of shape (bins,) or (seeds, bins)"
+  expect(count.ndim <= 2, shapes, f"shape {count.shape}")
+  expect(count.any(), "at least one example", "empty bins")
+  nan = "NaN: a row of the logits has no softmax"
+  advice = "Find out where that row comes from, or leave it out."
+  finite = np.all(np.isfinite(seeds.confidence))
+  expect(finite, "finite confidences", nan, advice)
   count, confidences, accuracies = (
     np.atleast_2d(np.asarray(x, np.float64))
     for x in (count, seeds.confidence, seeds.accuracy)

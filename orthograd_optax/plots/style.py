@@ -44,10 +44,7 @@ RC_PARAMS: dict[Any, Any] = {
 
 @contextlib.contextmanager
 def context() -> Iterator[Any]:
-  """Applies the style inside the context, and yields matplotlib.
-
-  There, matplotlib does not warn about characters that no font has.
-  """
+  """Applies the style, without warnings about fonts; yields matplotlib."""
   try:
     import matplotlib
     import matplotlib.figure

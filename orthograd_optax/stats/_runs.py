@@ -8,21 +8,22 @@ import numpy as np
 Runs = Sequence[float] | np.ndarray | Any
 
 
+def expect(holds: Any, expected: str, got: Any, advice: str = "") -> None:
+  if not holds:
+    raise ValueError(f"Expected {expected}, got {got}. {advice}".rstrip())
+
+
 def check(runs: Runs, name: str) -> np.ndarray:
   """Returns the runs in float64, or raises an error that names them."""
   values = np.asarray(runs, np.float64)
-  if values.ndim != 1 or values.size < 2:
-    raise ValueError(
-      f"Expected at least two runs in {name}, one number each, got an array "
-      f"of shape {values.shape}."
-    )
+  valid = values.ndim == 1 and values.size >= 2
+  expected = f"at least two runs in {name}, one number each"
+  expect(valid, expected, f"an array of shape {values.shape}")
   finite = np.abs(values) < 1e100
-  if not np.all(finite):
-    first = int(np.argmin(finite))
-    raise ValueError(
-      f"Expected finite numbers, got {name}[{first}] = {values[first]}. Leave "
-      "out the runs that diverged, and report how many diverged."
-    )
+  first = int(np.argmin(finite))
+  advice = "Leave out the runs that diverged, and report how many diverged."
+  got = f"{name}[{first}] = {values[first]}"
+  expect(np.all(finite), "finite numbers", got, advice)
   return values
 
 
@@ -31,17 +32,14 @@ def check_two(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Checks two sets, which must have the same length if they are paired."""
   a, b = check(a, names[0]), check(b, names[1])
-  if paired and a.size != b.size:
-    raise ValueError(
-      f"Expected pairs of runs, got {a.size} in {names[0]} and {b.size} in "
-      f"{names[1]}. Give the same seeds in both, in the same order."
-    )
+  got = f"{a.size} in {names[0]} and {b.size} in {names[1]}"
+  advice = "Give the same seeds in both, in the same order."
+  expect(not paired or a.size == b.size, "pairs of runs", got, advice)
   return a, b
 
 
 def check_level(level: float) -> None:
-  if not 0 < level < 1:
-    raise ValueError(f"Expected a level between 0 and 1, got {level}.")
+  expect(0 < level < 1, "a level between 0 and 1", level)
 
 
 def mean(x: np.ndarray) -> float:

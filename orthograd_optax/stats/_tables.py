@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ._effects import cohens_d, cohens_d_interval, normal_interval
-from ._runs import Runs, check_two, mean, variance
+from ._runs import Runs, check_two, expect, mean, variance
 from ._tests import holm, t_test
 
 MIN_RUNS = 5  # in each set, for a verdict
@@ -22,15 +22,12 @@ class Comparison:
   """A comparison of two sets of runs. It prints as one line.
 
   Attributes:
-    mean_old: mean of the old set.
-    mean_new: mean of the new set.
-    std_old: standard deviation of the old set, unbiased.
-    std_new: standard deviation of the new set, unbiased.
+    mean_old, mean_new: mean of each set.
+    std_old, std_new: unbiased standard deviation of each set.
     n: number of runs in the old and in the new set.
     difference: ``mean_new - mean_old``, in the units of the metric.
-    difference_interval: confidence interval of the difference, by the t-test.
     d: Cohen's d of new − old.
-    d_interval: confidence interval of d.
+    difference_interval, d_interval: their confidence intervals.
     p: p-value of Welch's t-test or, if paired, of the paired t-test.
     paired: whether the i-th runs share a seed.
     level: confidence level of both intervals.
@@ -51,7 +48,7 @@ class Comparison:
 
   @property
   def verdict(self) -> str:
-    """What p says at ``level``. Empty with fewer than five runs in a set."""
+    """Says what p shows at ``level``; empty with fewer than five runs."""
     if min(self.n) < MIN_RUNS:
       return ""
     if self.p >= 1 - self.level:
@@ -91,15 +88,12 @@ def compare(
   :math:`s_a^2, s_b^2` and the covariance :math:`c`,
 
   .. math::
-
-    d \pm z \, \sqrt{\frac{1}{n - 1} \left(
-      \frac{s_a^2 + s_b^2 - 2 c}{v}
+    d \pm z \, \sqrt{\frac{1}{n - 1} \left( \frac{s_a^2 + s_b^2 - 2 c}{v}
       + d^2 \, \frac{s_a^4 + s_b^4 + 2 c^2}{8 v^2} \right)},
     \qquad v = \frac{s_a^2 + s_b^2}{2} .
 
   Args:
-    old: one number for each run of the old method.
-    new: one number for each run of the new method.
+    old, new: one number for each run of each method.
     paired: whether the i-th runs share a seed.
     level: confidence level of the intervals.
 
@@ -111,14 +105,9 @@ def compare(
     >>> from orthograd_optax import stats
     >>> sgd = [1.24, 1.31, 1.22, 1.27, 1.30]
     >>> orthograd = [1.18, 1.26, 1.15, 1.22, 1.21]
-    >>> result = stats.compare(sgd, orthograd)
-    >>> print(f"d = {result.d:.2f}, p = {result.p:.3f}")
-    d = -1.60, p = 0.035
     >>> result = stats.compare(sgd, orthograd, paired=True)
-    >>> print(f"d = {result.d:.2f}, p = {result.p:.3f}")
-    d = -1.60, p = 0.001
-    >>> print(result.verdict)
-    the new one is lower
+    >>> print(f"d = {result.d:.2f}, p = {result.p:.3f}: {result.verdict}")
+    d = -1.60, p = 0.001: the new one is lower
 
   References:
     Bonett, Interval estimation of standardized mean differences in
@@ -152,9 +141,7 @@ def compare(
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonTable:
-  """Comparisons of several metrics, with adjusted p-values.
-
-  It prints as a table in Markdown.
+  """Comparisons of several metrics. It prints as a table in Markdown.
 
   Attributes:
     names: names of the old and of the new set.
@@ -182,16 +169,14 @@ class ComparisonTable:
   def latex(self) -> str:
     """Returns the table as a LaTeX ``tabular``. It needs no packages."""
     header, *rows = self._cells()
-    lines = [" & ".join(map(_latex, header)) + r" \\"]
+    begin = rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}"
+    titles = " & ".join(map(_latex, header)) + r" \\"
+    lines = [begin, r"\hline", titles, r"\hline"]
     for name, *numbers in rows:
       # Without {}, LaTeX takes a [ or * after \\ for an option of \\.
       cells = ["{}" + _latex(name), *map(_latex_number, numbers)]
       lines.append(" & ".join(cells) + r" \\")
-    columns = "l" + "r" * (len(header) - 1)
-    body = [r"\hline", lines[0], r"\hline", *lines[1:], r"\hline"]
-    return "\n".join(
-      [rf"\begin{{tabular}}{{{columns}}}", *body, r"\end{tabular}", ""]
-    )
+    return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
 
   def csv(self) -> str:
     """Returns the table as comma-separated values, with all digits."""
@@ -238,12 +223,10 @@ def compare_table(
   """Compares a new set of runs with an old one by several metrics.
 
   Args:
-    old: one number for each run of the old method, by metric, such as the
+    old, new: one number for each run of each method, by metric, such as the
       result of :func:`orthograd_optax.calibration.evaluate` under ``jax.vmap``.
-    new: the same metrics of the new method.
-    paired: whether the i-th runs share a seed.
+    paired, level: as for :func:`compare`.
     names: names of the old and of the new method.
-    level: confidence level of the intervals.
 
   Returns:
     A :class:`ComparisonTable`. Print it, or convert it to Markdown, LaTeX, CSV
@@ -258,28 +241,20 @@ def compare_table(
     ...   print(f"{name}: d = {row.d:.2f}, p = {table.adjusted[name]:.2f}")
     loss: d = -2.66, p = 0.13
     ece: d = -0.58, p = 0.52
-    >>> [cell.strip() for cell in str(table).splitlines()[0].split("|")[4:6]]
-    ['⊥Grad − SGD (95 % interval)', 'd (⊥Grad − SGD)']
   """
-  if not old or old.keys() != new.keys():
-    raise ValueError(
-      "Expected the same metrics in both sets, at least one, got "
-      f"{sorted(old)} in old and {sorted(new)} in new."
-    )
-  if len(names) != 2:
-    raise ValueError(f"Expected two names, got {names}.")
+  expected = "the same metrics in both sets, at least one"
+  got = f"{sorted(old)} in old and {sorted(new)} in new"
+  expect(old and old.keys() == new.keys(), expected, got)
+  expect(len(names) == 2, "two names", names)
   rows = {}
   for name in old:
     try:
       rows[name] = compare(old[name], new[name], paired, level=level)
     except ValueError as error:
       raise ValueError(f"{name}: {error}") from error
-  adjusted = holm([row.p for row in rows.values()])
-  return ComparisonTable(
-    names=(names[0], names[1]),
-    rows=rows,
-    adjusted=dict(zip(rows, adjusted.tolist(), strict=True)),
-  )
+  adjusted = holm([row.p for row in rows.values()]).tolist()
+  adjusted = dict(zip(rows, adjusted, strict=True))
+  return ComparisonTable((names[0], names[1]), rows, adjusted)
 
 
 def _format(values, scale) -> list[str]:
@@ -299,7 +274,7 @@ def _p(p) -> str:
 
 
 def _latex(text: str) -> str:
-  replacements: dict[str, str] = {
+  replacements = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
@@ -309,14 +284,10 @@ def _latex(text: str) -> str:
     **{c: f"\\{c}" for c in "&%$#_{}"},
     **{c: f"${c}$" for c in "<>|"},
   }
-  return "".join(replacements.get(c, c) for c in text)
+  return text.translate(str.maketrans(replacements))
 
 
 def _latex_number(text: str) -> str:
   text = text.replace("±", r"$\pm$").replace("inf", r"$\infty$")
-  text = re.sub(
-    r"e([+-])0*(\d+)",
-    lambda m: rf"$\times 10^{{{m[1].strip('+')}{m[2]}}}$",
-    text,
-  )
+  text = re.sub(r"e\+?(-?)0*(\d+)", r"$\\times 10^{\1\2}$", text)
   return re.sub(r"(?<![{\w])-", "$-$", text)

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import scipy
 
-from ._runs import Runs, check, check_level, check_two
+from ._runs import Runs, check, check_level, check_two, expect
 
 
 class TestResult(NamedTuple):
@@ -16,12 +16,10 @@ class TestResult(NamedTuple):
 
   Attributes:
     statistic: the statistic of the test, larger if the first set is larger.
-    pvalue: the probability of a statistic at least as extreme if there is no
-      difference.
+    pvalue: the probability of a statistic this extreme without a difference.
   """
 
   __test__ = False  # Tells pytest that this is not a class of tests.
-
   statistic: float
   pvalue: float
 
@@ -29,18 +27,13 @@ class TestResult(NamedTuple):
 def welch_t_test(a: Runs, b: Runs) -> TestResult:
   r"""Runs Welch's t-test, two-sided: do the means differ?
 
-  .. math::
-
-    t = \frac{\bar a - \bar b}{\sqrt{s_a^2 / n_a + s_b^2 / n_b}}
-
-  The variances may differ.
+  .. math:: t = \frac{\bar a - \bar b}{\sqrt{s_a^2 / n_a + s_b^2 / n_b}}
 
   Args:
-    a: one number for each run.
-    b: one number for each run of the other set.
+    a, b: one number for each run of each set.
 
   Returns:
-    t and p.
+    t and p. The variances of the sets may differ.
 
   Examples:
     >>> from orthograd_optax import stats
@@ -57,13 +50,10 @@ def paired_t_test(a: Runs, b: Runs) -> TestResult:
   With the differences :math:`\delta = a - b` and their standard deviation
   :math:`s`,
 
-  .. math::
-
-    t = \frac{\bar \delta}{s / \sqrt n}
+  .. math:: t = \frac{\bar \delta}{s / \sqrt n}
 
   Args:
-    a: one number for each run.
-    b: one number for each run of the other set. The i-th runs share a seed.
+    a, b: one number for each run. The i-th runs share a seed.
 
   Returns:
     t and p.
@@ -103,8 +93,7 @@ def wilcoxon(a: Runs, b: Runs) -> TestResult:
   pairs: with n pairs p is at least 2 / 2ⁿ, so five can't reach 0.05.
 
   Args:
-    a: one number for each run.
-    b: one number for each run of the other set. The i-th runs share a seed.
+    a, b: one number for each run. The i-th runs share a seed.
 
   Returns:
     The sum of the ranks of the positive differences a − b, and p. The p-value
@@ -133,8 +122,7 @@ def tost(a: Runs, b: Runs, margin: float, paired: bool = False) -> TestResult:
   not show that; a small p of this test does.
 
   Args:
-    a: one number for each run.
-    b: one number for each run of the other set.
+    a, b: one number for each run of each set.
     margin: the largest difference that does not matter, in the units of ``a``.
     paired: whether the i-th runs share a seed.
 
@@ -146,19 +134,14 @@ def tost(a: Runs, b: Runs, margin: float, paired: bool = False) -> TestResult:
     >>> from orthograd_optax import stats
     >>> a = [75.2, 75.0, 75.4, 75.1, 75.3]
     >>> b = [75.1, 75.3, 75.2, 75.0, 75.3]
-    >>> t, p = stats.tost(a, b, margin=0.5)
-    >>> print(f"p = {p:.4f}")
+    >>> print(f"p = {stats.tost(a, b, margin=0.5).pvalue:.4f}")
     p = 0.0004
 
   References:
-    Schuirmann, A comparison of the two one-sided tests procedure and the power
-    approach, 1987
+    Schuirmann, A comparison of the two one-sided tests procedure, 1987
   """
-  if not 0 < margin < math.inf:
-    raise ValueError(
-      f"Expected a positive margin, got {margin}. Give the largest difference "
-      "that does not matter."
-    )
+  advice = "Give the largest difference that does not matter."
+  expect(0 < margin < math.inf, "a positive margin", margin, advice)
   a, b = check_two(a, b, paired)
   # Both a − b and b − a must be below the margin.
   below, above = (t_test(x - margin, y, paired)[0] for x, y in ((a, b), (b, a)))
@@ -180,14 +163,12 @@ def bootstrap(
   """Returns a bootstrap interval, bias-corrected and accelerated (BCa).
 
   Args:
-    a: one number for each run.
-    b: one number for each run of the other set, if there is one.
+    a, b: one number for each run of one set, or of two.
     statistic: a function of ``a`` (or ``a`` and ``b``) and ``axis``, such as
       ``numpy.mean``. The default is the mean of a, or of a − b.
     level: confidence level.
     paired: whether the i-th runs share a seed, and are drawn together.
-    resamples: number of resamples.
-    random_seed: seed of the resamples.
+    resamples, random_seed: number and seed of the resamples.
 
   Returns:
     The lower and the upper end. With few runs the interval is too short: with
@@ -225,11 +206,10 @@ def bootstrap(
       rng=np.random.default_rng(random_seed),
     )
   low, high = map(float, result.confidence_interval)
-  if math.isnan(low) or math.isnan(high):
-    raise ValueError(
-      "Expected a statistic that changes when a run is left out, got one that "
-      "does not, so BCa is undefined. Use another statistic, or more runs."
-    )
+  expected = "a statistic that changes when a run is left out"
+  got = "one that does not, so BCa is undefined"
+  advice = "Use another statistic, or more runs."
+  expect(not np.isnan([low, high]).any(), expected, got, advice)
   return low, high
 
 
@@ -254,12 +234,8 @@ def holm(p_values: Runs) -> np.ndarray:
     Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979
   """
   p = np.asarray(p_values, np.float64)
-  if p.ndim != 1 or not np.all((p >= 0) & (p <= 1)):
-    raise ValueError(
-      f"Expected p_values from 0 to 1 in a list, got {p.tolist()}."
-    )
+  valid = p.ndim == 1 and np.all((p >= 0) & (p <= 1))
+  expect(valid, "p_values from 0 to 1 in a list", p.tolist())
   order = np.argsort(p, kind="stable")
-  remaining = np.arange(p.size, 0, -1)
-  adjusted = np.empty_like(p)
-  adjusted[order] = np.maximum.accumulate(p[order] * remaining)
-  return np.minimum(adjusted, 1)
+  adjusted = np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1))
+  return np.minimum(adjusted, 1)[np.argsort(order)]
