@@ -64,6 +64,8 @@ nitpick_ignore_regex = [
     r"(chex|collections|jax|jaxlib|matplotlib|numpy|np|optax|os|pathlib)\..*",
   ),
   (r"py:class", r"ArrayLike|ArrayTree|Figure"),
+  # The fields of a Report, without its text.
+  (r"py:class", r"orthograd_optax\.calibration\._results\.Results"),
 ]
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]

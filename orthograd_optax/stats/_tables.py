@@ -22,12 +22,15 @@ class Comparison:
   """A comparison of two sets of runs. It prints as one line.
 
   Attributes:
-    mean_old, mean_new: mean of each set.
-    std_old, std_new: unbiased standard deviation of each set.
+    mean_old: mean of the old set.
+    mean_new: mean of the new set.
+    std_old: unbiased standard deviation of the old set.
+    std_new: unbiased standard deviation of the new set.
     n: number of runs in the old and in the new set.
     difference: ``mean_new - mean_old``, in the units of the metric.
+    difference_interval: confidence interval of the difference.
     d: Cohen's d of new − old.
-    difference_interval, d_interval: their confidence intervals.
+    d_interval: confidence interval of d.
     p: p-value of Welch's t-test or, if paired, of the paired t-test.
     paired: whether the i-th runs share a seed.
     level: confidence level of both intervals.
