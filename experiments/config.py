@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 import jax
 
 from experiments import cifar
-from experiments.files import is_name, parse_json
-from experiments.settings import (
+from experiments.fields import (
   ConfigError,
   check,
   check_distinct,
   parse,
   unparse,
 )
-from experiments.settings import field as _field
-from experiments.settings import kind as _kind
+from experiments.fields import field as _field
+from experiments.fields import kind as _kind
+from experiments.files import is_name, parse_json
 
 # Images of each class for training.
 _PER_CLASS = {"cifar10": 5000, "sample": 100}

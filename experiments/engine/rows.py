@@ -20,8 +20,8 @@ import zlib
 import jax
 
 from experiments.config import Run, Study
+from experiments.fields import unparse
 from experiments.files import UserError, is_name, parse_json
-from experiments.settings import unparse
 
 Key = tuple[str, str, int, int, str]
 _REMEDY = "Remove it, and repeat the command that made it."

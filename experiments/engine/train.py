@@ -140,7 +140,8 @@ def choose_convolutions(name: str, config: Config) -> str:
     return name
   if name != "auto":
     raise ValueError(
-      f"method is {name!r}, but must be one of auto, {', '.join(CONVOLUTIONS)}."
+      f"convolutions is {name!r}, but must be one of auto, "
+      f"{', '.join(CONVOLUTIONS)}."
     )
   if on_gpu and config.model != "small":
     plain = config.precision != "bfloat16" or wants_determinism()

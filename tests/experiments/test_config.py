@@ -7,7 +7,7 @@ import pytest
 
 from experiments import config
 from experiments.config import ORTHOGRAD, Config, Study
-from experiments.settings import ConfigError
+from experiments.fields import ConfigError
 
 STUDY = Study(name="test")
 

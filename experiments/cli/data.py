@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.command import PATH, argument, command
+from experiments.cli.command import PATH, argument, command
 from experiments.files import UserError
 
 ABOUT = "CIFAR-10 and CIFAR-10-C: fetch, check, export and draw them"

@@ -1,0 +1,1 @@
+"""The command line: its commands on studies and on data."""

@@ -1,0 +1,365 @@
+"""`python -m experiments`: train, plan, list, show, keep and report studies."""
+
+import argparse
+import os
+import pathlib
+from typing import Any
+
+from experiments.cli.command import PATH, argument, command
+from experiments.files import UserError
+
+
+def positive(text: str) -> int:
+  if not text.isdecimal() or int(text) < 1:
+    raise argparse.ArgumentTypeError(
+      f"{text!r} is no whole number of at least 1"
+    )
+  return int(text)
+
+
+def whole_numbers(text: str) -> list[int]:
+  numbers = text.split(",")
+  if not all(number.isdecimal() for number in numbers):
+    raise argparse.ArgumentTypeError(
+      f"{text!r} is no list of whole numbers such as 100,101"
+    )
+  return [int(number) for number in numbers]
+
+
+FOLDER = argument("folder", type=PATH, help="a study's, such as runs/quick")
+STUDY_OPTIONS = (
+  argument("study", help="a name that `python -m experiments list` lists"),
+  argument(
+    "--set",
+    action="append",
+    metavar="KEY=VALUE",
+    help="override a setting, such as seeds=3 or optimizers=sgd,sam; repeat it "
+    "for several; an unknown key lists all keys",
+  ),
+  argument(
+    "--output",
+    type=PATH,
+    metavar="FOLDER",
+    help="of rows and checkpoints (runs/STUDY, or the folder of the study "
+    "whose models it uses)",
+  ),
+)
+GROUP_OPTIONS = (
+  argument(
+    "--convolutions",
+    default="auto",
+    choices=[
+      "auto",
+      "grouped",
+      "mixed",
+      "pallas",
+      "patches",
+      "sequential",
+      "unrolled",
+    ],
+    help="how the convolutions of many runs are computed (auto)",
+  ),
+  argument(
+    "--batch-devices",
+    type=positive,
+    default=1,
+    metavar="N",
+    help="devices that share each batch (1); runs are spread over the others",
+  ),
+  argument(
+    "--group-size",
+    type=positive,
+    metavar="N",
+    help="runs that train together (10 a device, or as many as fit)",
+  ),
+)
+RUN_OPTIONS = (
+  *GROUP_OPTIONS,
+  argument(
+    "--checkpoint-every",
+    type=positive,
+    metavar="N",
+    help="epochs between checkpoints (10, or 5 %% of all if that is more)",
+  ),
+  argument(
+    "--logits", action="store_true", help="keep the logits, as .npy files"
+  ),
+  argument(
+    "--corrupted",
+    type=PATH,
+    metavar="FOLDER",
+    help="of the published CIFAR-10-C, to evaluate on it instead of making it",
+  ),
+  argument(
+    "--deterministic",
+    action="store_true",
+    help="the same bits every time, on a GPU too; slower there",
+  ),
+  argument(
+    "--distributed",
+    action="store_true",
+    help="one of several processes (jax.distributed finds the others)",
+  ),
+)
+
+
+@command(
+  *STUDY_OPTIONS,
+  argument(
+    "--kept",
+    action="store_true",
+    help="begin a new folder with the rows in experiments/results, and train "
+    "only what they lack",
+  ),
+  *RUN_OPTIONS,
+  example=(
+    "run quick --set epochs=2 --set per_class=20 --output runs/try",
+    "trains a shrunk study in a folder of its own",
+  ),
+)
+def run(args: argparse.Namespace) -> None:
+  """train and evaluate the runs that a study's folder lacks
+
+  Ctrl-C stops it, and the same command resumes it. Give other settings another
+  folder with --output: a folder's page shows one set of settings."""
+  from experiments import engine, report
+
+  _prepare_devices(args)
+  study, folder = _study(args)
+  if changes := _changes(study, args):
+    engine.Progress()(f"{study.name}: {changes}")
+  if args.kept and (rows := report.begin(study, folder)):
+    engine.Progress()(f"{study.name}: begins with {rows:,} rows that are kept")
+  engine.run_study(study, folder, _options(args))
+  _say_next(study, folder)
+
+
+@command(
+  FOLDER,
+  *RUN_OPTIONS,
+  example=("resume runs/quick", "completes the study that runs/quick is of"),
+)
+def resume(args: argparse.Namespace) -> None:
+  """resume a study, by its folder and with its settings"""
+  from experiments import config, engine
+
+  _prepare_devices(args)
+  study = config.load_settings(args.folder)
+  engine.run_study(study, args.folder, _options(args))
+  _say_next(study, args.folder)
+
+
+@command(
+  *STUDY_OPTIONS,
+  *GROUP_OPTIONS,
+  example=("plan table1", "says how long table1 takes on this machine"),
+)
+def plan(args: argparse.Namespace) -> None:
+  """measure a few steps; print a study's time and memory"""
+  from experiments import engine
+  from experiments.engine import planning
+
+  _keep_programs()
+  study, folder = _study(args)
+  options = engine.Options(
+    args.convolutions, args.batch_devices, args.group_size
+  )
+  text = planning.plan(study, folder, options)
+  changes = _changes(study, args)
+  print("\n".join([text, f"settings   {changes}"] if changes else [text]))
+
+
+@command(example=("list", "lists every study with its number of runs"))
+def list_(args: argparse.Namespace) -> None:
+  """list the studies"""
+  from experiments import config
+
+  del args
+  found = config.studies()
+  width = max(map(len, found))
+  for name, (study, text) in sorted(found.items()):
+    print(
+      f"{name:{width}} {len(study.runs):3} runs  {text.strip().splitlines()[0]}"
+    )
+
+
+@command(
+  FOLDER,
+  example=("show runs/quick", "prints accuracy, loss, ECE and more, by method"),
+)
+def show(args: argparse.Namespace) -> None:
+  """print a table of the results in a study's folder"""
+  from experiments import report
+
+  print(report.show(args.folder))
+  _print_left_out(args.folder)
+
+
+@command(
+  argument("folder", type=PATH, nargs="+", help="a study's; several will do"),
+  example=("keep runs/table1", "then `report` includes the rows of table1"),
+)
+def keep(args: argparse.Namespace) -> None:
+  """copy rows to experiments/results, which `report` reads"""
+  from experiments import report
+
+  for path in report.keep(args.folder):
+    print(f"Wrote {path}.")
+  for folder in args.folder:
+    if (folder / "study.json").exists():  # grokking has none
+      _print_left_out(folder)
+
+
+@command(
+  argument(
+    "folder",
+    type=PATH,
+    nargs="?",
+    help="a study's, such as runs/quick (without it: all rows that are kept)",
+  ),
+  argument(
+    "--output",
+    type=PATH,
+    metavar="FOLDER",
+    help="of pages and pictures, if no study's folder is given "
+    "(experiments/results)",
+  ),
+  example=("report runs/quick", "writes runs/quick/report.html"),
+)
+def report_(args: argparse.Namespace) -> None:
+  """write the page of a study's folder, or of all kept rows
+
+  With a folder: its page, report.html, which compares the study's methods. It
+  needs two seeds of each of two methods.
+
+  Without a folder: the replication of the paper, and a page for each study of
+  PLAN.md, from the rows in experiments/results."""
+  from experiments import report
+
+  if args.folder is None:
+    for path in report.write_pages(args.output):
+      print(f"Wrote {path}.")
+  elif args.output is not None:
+    raise UserError(
+      f"--output is {args.output}, but a study's page is written to the "
+      f"study's own folder, {args.folder}: leave --output out."
+    )
+  else:
+    report.check_folder(args.folder)
+    print(report.write_study(args.folder))
+    _print_left_out(args.folder)
+
+
+@command(
+  argument(
+    "--pilot",
+    action="store_true",
+    help="train the pilot instead: AdamW alone, at five weight decays",
+  ),
+  argument(
+    "--output",
+    type=PATH,
+    default=pathlib.Path("runs", "grokking"),
+    metavar="FOLDER",
+    help="of rows, page and picture (runs/grokking)",
+  ),
+  argument(
+    "--steps", type=positive, default=500, metavar="N", help="of training (500)"
+  ),
+  argument(
+    "--seeds",
+    type=whole_numbers,
+    metavar="LIST",
+    help="such as 100,101 (100 to 109; the pilot's are 900 to 902)",
+  ),
+  example=(
+    "grokking --output runs/try --steps 20 --seeds 1,2",
+    "tries it out on two seeds",
+  ),
+)
+def grokking(args: argparse.Namespace) -> None:
+  """train AdamW and ⊥AdamW on addition mod 113; write a page
+
+  The page says when each of them generalizes, without and with weight decay.
+  It takes half an hour on two cores and needs no data. The same command resumes
+  it."""
+  from experiments import grokking, report
+
+  recipe = grokking.Recipe(steps=args.steps)
+  study = grokking.PILOT if args.pilot else grokking.STUDY
+  rows = grokking.run(args.output, study, recipe, args.seeds)
+  if args.pilot:
+    print(grokking.pilot_text(rows, recipe))
+  else:
+    print(report.write_grokking(args.output, rows, recipe))
+
+
+def _study(args: argparse.Namespace) -> tuple[Any, pathlib.Path]:
+  """The study that the arguments name, and its folder."""
+  from experiments import config
+
+  study = config.load_study(args.study).override(args.set or [])
+  return study, args.output or study.folder
+
+
+def _changes(study: Any, args: argparse.Namespace) -> str:
+  """The settings that `--set` changes, and their values before."""
+  from experiments import config
+
+  before = config.load_study(args.study)
+  old = before.settings()
+  return ", ".join(
+    f"{name}={value} instead of {old[name] or 'none'}"
+    for name, value in config.differences(study, before).items()
+  )
+
+
+def _say_next(study: Any, folder: pathlib.Path) -> None:
+  import jax
+
+  from experiments import report
+
+  if jax.process_index() == 0:
+    print(report.next_step(study, folder))
+
+
+def _print_left_out(folder: pathlib.Path) -> None:
+  from experiments import report
+
+  for line in report.left_out(folder):
+    print(line)
+
+
+def _options(args: argparse.Namespace) -> Any:
+  from experiments import engine
+
+  return engine.Options(
+    convolutions=args.convolutions,
+    batch_devices=args.batch_devices,
+    group_size=args.group_size,
+    checkpoint_every=args.checkpoint_every,
+    save_logits=args.logits,
+    corrupted=args.corrupted and str(args.corrupted),
+  )
+
+
+def _prepare_devices(args: argparse.Namespace) -> None:
+  if args.deterministic:
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true"
+  if args.distributed:
+    import jax
+
+    jax.distributed.initialize()
+  _keep_programs()
+
+
+def _keep_programs() -> None:
+  """Caches compiled programs beside the data, for the next command."""
+  import jax
+
+  from experiments.cifar import cache
+
+  if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # which jax reads itself
+    programs = str(cache.cache_folder() / "programs")
+    jax.config.update("jax_compilation_cache_dir", programs)
