@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.cifar import cache, corruptions
+from experiments.datasets import cache, corruptions
 
 
 def main():

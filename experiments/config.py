@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from experiments import cifar
+from experiments import datasets
 from experiments.fields import (
   ConfigError,
   check,
@@ -307,7 +307,7 @@ class Study:
   seeds: int = _field(20, at_least=1)
   first_seed: int = _field(0, at_least=0, at_most=2**31 - 1)
   evaluate_every: int = _field(0, at_least=0)
-  corruptions: tuple[str, ...] = _field((), one_of=cifar.ALL_CORRUPTIONS)
+  corruptions: tuple[str, ...] = _field((), one_of=datasets.ALL_CORRUPTIONS)
   corrupted_at: tuple[int, ...] = _field((), each=int, at_least=1)
   ensembles: tuple[int, ...] = _field((), each=int, at_least=2)
   diagnostics: bool = _field(False)

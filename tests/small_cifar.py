@@ -13,7 +13,7 @@ import zipfile
 import numpy as np
 import PIL.Image
 
-from experiments.cifar import cache, frost
+from experiments.datasets import cache, frost
 
 SIZE = 20
 

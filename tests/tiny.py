@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from experiments import cifar
+from experiments import datasets
 from experiments.config import ORTHOGRAD, SGD, Config, Run, Study
 from experiments.engine import models
 
@@ -41,9 +41,9 @@ RUNS = [Run(method, seed) for seed in (0, 1) for method in (SGD, ORTHOGRAD)]
 
 
 @functools.cache
-def sample() -> cifar.Cifar10:
+def sample() -> datasets.Images:
   """The sample, without most of its test images."""
-  whole = cifar.load_sample()
+  whole = datasets.load_sample()
   return whole._replace(
     test_images=whole.test_images[:TEST_IMAGES],
     test_labels=whole.test_labels[:TEST_IMAGES],
@@ -54,7 +54,7 @@ def use(patch: pytest.MonkeyPatch) -> None:
   """Makes the network and the smaller sample known."""
   fewer = sample()
   patch.setitem(models.MODELS, "small", MODEL)
-  patch.setattr(cifar, "load_sample", lambda: fewer)
+  patch.setattr(datasets, "load_sample", lambda: fewer)
 
 
 def main(folder: str, process: str = "0", port: str | None = None) -> None:

@@ -40,7 +40,7 @@ CACHE = argument(
 )
 def data_fetch(args: argparse.Namespace) -> None:
   """get the files of CIFAR-10 that the cache lacks"""
-  from experiments.cifar import sources
+  from experiments.datasets import sources
 
   sources.fetch(args.source)
 
@@ -52,7 +52,7 @@ def data_fetch(args: argparse.Namespace) -> None:
 )
 def data_status(args: argparse.Namespace) -> None:
   """list the cache's files: present, or missing and how to get them"""
-  from experiments.cifar import cache, frost
+  from experiments.datasets import cache, frost
 
   del args
   print(f"{cache.status()}\n{frost.status()}")
@@ -65,7 +65,7 @@ def data_status(args: argparse.Namespace) -> None:
 )
 def data_verify(args: argparse.Namespace) -> None:
   """check the SHA-256 digest of CIFAR-10's files"""
-  from experiments.cifar import cache
+  from experiments.datasets import cache
 
   del args
   remedy = "`python -m experiments data fetch` replaces them."
@@ -82,7 +82,7 @@ def data_frost(args: argparse.Namespace) -> None:
 
   The textures come from the package imagecorruptions, installed or downloaded.
   None of its code is run."""
-  from experiments.cifar import frost
+  from experiments.datasets import frost
 
   del args
   frost.prepare_frost()
@@ -101,7 +101,7 @@ def data_frost(args: argparse.Namespace) -> None:
 )
 def data_published(args: argparse.Namespace) -> None:
   """check a copy of the published CIFAR-10-C"""
-  from experiments.cifar import published
+  from experiments.datasets import published
 
   problems = published.verify(args.folder)
   message = f"{args.folder} is not the published CIFAR-10-C."
@@ -133,7 +133,7 @@ def data_published(args: argparse.Namespace) -> None:
 )
 def data_sheet(args: argparse.Namespace) -> None:
   """draw one image in every corruption and severity of CIFAR-10-C"""
-  from experiments.cifar import sheet
+  from experiments.datasets import sheet
 
   print(f"Wrote {sheet.draw_sample(args.image, args.output, args.seed)}.")
 
@@ -149,10 +149,10 @@ def data_sheet(args: argparse.Namespace) -> None:
 )
 def data_export_tfds(args: argparse.Namespace) -> None:
   """write CIFAR-10 as a TFDS dataset, without TensorFlow"""
-  from experiments import cifar
-  from experiments.cifar import export
+  from experiments import datasets
+  from experiments.datasets import export
 
-  export.export_tfds(args.data_dir, cifar.load_cifar10())
+  export.export_tfds(args.data_dir, datasets.load_cifar10())
 
 
 def _report(problems: Mapping[Any, str | None], good: str, error: str) -> None:

@@ -358,7 +358,7 @@ def _keep_programs() -> None:
   """Caches compiled programs beside the data, for the next command."""
   import jax
 
-  from experiments.cifar import cache
+  from experiments.datasets import cache
 
   if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # which jax reads itself
     programs = str(cache.cache_folder() / "programs")

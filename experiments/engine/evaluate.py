@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 import numpy as np
 import optax
 
-from experiments import cifar
-from experiments.cifar import corruptions, published
+from experiments import datasets
+from experiments.datasets import corruptions, published
 from experiments.engine import train
 from orthograd_optax import calibration
 
@@ -34,7 +34,7 @@ SCALED = ("loss", "ece", "brier", "entropy", "max_softmax", "wrong_confidence")
 
 
 def images_of(
-  dataset: str, test: cifar.Cifar10, path: str | None = None
+  dataset: str, test: datasets.Images, path: str | None = None
 ) -> tuple[Any, np.ndarray]:
   """The images and labels of a set: "clean", or such as "fog/3".
 
@@ -67,7 +67,7 @@ class Sets:
   stay in memory.
   """
 
-  def __init__(self, test: cifar.Cifar10, path: str | None = None):
+  def __init__(self, test: datasets.Images, path: str | None = None):
     self._source = test, path
     self._asked: dict[str, concurrent.futures.Future[Any]] = {}
     self._thread = concurrent.futures.ThreadPoolExecutor(1)

@@ -13,7 +13,7 @@ import jax
 from jax.experimental import multihost_utils
 import numpy as np
 
-from experiments import cifar
+from experiments import datasets
 from experiments.config import Method, Run, Study, ensemble
 from experiments.engine import evaluate, train
 from experiments.engine.checkpoints import Checkpoints, remove_damaged
@@ -69,7 +69,7 @@ class Workshop:
   folder: pathlib.Path
   options: Options
   rows: Rows
-  data: cifar.Cifar10
+  data: datasets.Images
   sets: evaluate.Sets
   engine: train.Engine
   evaluator: evaluate.Evaluator

@@ -26,7 +26,7 @@ from jax.sharding import PartitionSpec as P
 import numpy as np
 import optax
 
-from experiments import cifar
+from experiments import datasets
 from experiments.config import Config, ConfigError, Method, Run
 from experiments.engine import methods, models
 from experiments.engine.convolutions import has_pallas
@@ -190,10 +190,10 @@ def make_model(config: Config, convolutions: str) -> models.ResNet:
   return make(dtype=dtype, method=method, axis_name="batch")
 
 
-def load_dataset(config: Config) -> cifar.Cifar10:
+def load_dataset(config: Config) -> datasets.Images:
   if config.dataset == "sample":
-    return cifar.load_sample()
-  return cifar.load_cifar10()
+    return datasets.load_sample()
+  return datasets.load_cifar10()
 
 
 def normalize(images: jax.Array) -> jax.Array:
@@ -320,7 +320,7 @@ class Engine:
     size = self.mesh.shape["run"]
     runs = [*runs, *[runs[-1]] * (-len(runs) % size)]
     subsets = {
-      seed: cifar.class_balanced_subset(labels, self.config.per_class, seed)
+      seed: datasets.class_balanced_subset(labels, self.config.per_class, seed)
       for seed in {run.seed for run in runs}
     }
     resolved = [run.method.resolve(self.config) for run in runs]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
-from experiments import cifar
+from experiments import datasets
 from experiments.report.formats import METRICS
 from experiments.report.results import Results
 from orthograd_optax import stats
@@ -34,11 +34,11 @@ def sets(
 
 CLEAN = ["clean"]
 AVERAGE = ["CIFAR-10-C"]  # in former_runs: the mean of all sets
-CORRUPTED = sets(cifar.CORRUPTIONS)
-EXTRA = sets(cifar.EXTRA_CORRUPTIONS)
+CORRUPTED = sets(datasets.CORRUPTIONS)
+EXTRA = sets(datasets.EXTRA_CORRUPTIONS)
 # The clean test set, and CIFAR-10-C by severity.
 SEVERITIES = [CLEAN]
-SEVERITIES += [sets(cifar.CORRUPTIONS, [i]) for i in range(1, 6)]
+SEVERITIES += [sets(datasets.CORRUPTIONS, [i]) for i in range(1, 6)]
 
 
 class Compared:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import cifar
+from experiments import datasets
 from experiments.report import claims, compare, figures, paper
 from experiments.report.compare import (
   AVERAGE,
@@ -85,8 +85,8 @@ def by_severity(found: Results) -> dict[str, list[Compared]]:
 
 def by_corruption(found: Results) -> dict[str, list[Compared]]:
   """Of all seeds; the extra corruptions of seeds 0 to 19."""
-  seeds = dict.fromkeys(cifar.ALL_CORRUPTIONS, TABLE1_SEEDS)
-  seeds |= dict.fromkeys(cifar.CORRUPTIONS, ALL_SEEDS)
+  seeds = dict.fromkeys(datasets.ALL_CORRUPTIONS, TABLE1_SEEDS)
+  seeds |= dict.fromkeys(datasets.CORRUPTIONS, ALL_SEEDS)
   return compare.grid(
     {
       name: [

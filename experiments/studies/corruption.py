@@ -8,12 +8,12 @@ takes one H200 2:39 after table1. Expected: from severity 1 to 5, an accuracy of
 
 import dataclasses
 
-from experiments import cifar
+from experiments import datasets
 from experiments.studies import table1
 
 STUDY = dataclasses.replace(
   table1.STUDY,
   name="corruption",
   models_of="table1",
-  corruptions=cifar.ALL_CORRUPTIONS,
+  corruptions=datasets.ALL_CORRUPTIONS,
 )

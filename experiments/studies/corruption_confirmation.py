@@ -6,7 +6,7 @@ takes one H200 10 minutes. The question, and what follows from which
 answer, is in PLAN.md.
 """
 
-from experiments import cifar
+from experiments import datasets
 from experiments.config import Config, Study
 
 STUDY = Study(
@@ -15,5 +15,5 @@ STUDY = Study(
   outcome="corrupted_accuracy",
   seeds=20,
   first_seed=20,
-  corruptions=cifar.CORRUPTIONS,
+  corruptions=datasets.CORRUPTIONS,
 )

@@ -7,7 +7,7 @@ confidence of 92 → 74 %, at an accuracy of 81 and 82 %; under corruption, ECE
 0.24 → 0.11 and accuracy 64 → 61 %.
 """
 
-from experiments import cifar
+from experiments import datasets
 from experiments.config import Config, Study
 
 STUDY = Study(
@@ -15,7 +15,7 @@ STUDY = Study(
   config=Config(epochs=1000),
   seeds=5,
   evaluate_every=20,
-  corruptions=cifar.CORRUPTIONS,
+  corruptions=datasets.CORRUPTIONS,
   corrupted_at=(100, 200, 400, 700),
   diagnostics=True,
 )

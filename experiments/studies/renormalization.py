@@ -8,7 +8,7 @@ Expected: no difference beyond chance.
 
 import dataclasses
 
-from experiments import cifar
+from experiments import datasets
 from experiments.config import METHODS
 from experiments.studies import table1
 
@@ -18,5 +18,5 @@ STUDY = dataclasses.replace(
   models_of="table1",
   methods=(METHODS["orthograd"], METHODS["orthograd_unnormalized"]),
   seeds=10,
-  corruptions=cifar.CORRUPTIONS,
+  corruptions=datasets.CORRUPTIONS,
 )

@@ -9,7 +9,7 @@ answer, is in PLAN.md.
 
 import dataclasses
 
-from experiments import cifar
+from experiments import datasets
 from experiments.config import ORTHOGRAD, SGD, Study, with_orthograd
 
 # At the learning rate that pilot_rates chose.
@@ -24,6 +24,6 @@ STUDY = Study(
   pairs=(("sgd", "orthograd"), ("cosine", "orthograd_cosine")),
   seeds=10,
   first_seed=100,
-  corruptions=cifar.CORRUPTIONS,
+  corruptions=datasets.CORRUPTIONS,
   ensembles=(5,),
 )

@@ -6,7 +6,7 @@ takes one H200 13:21. Expected: from SGD to ⊥Grad, max logit 11.6 → 8.7, log
 variance 29 → 14, T 2.4 → 2.0, at an accuracy of 77 %.
 """
 
-from experiments import cifar
+from experiments import datasets
 from experiments.config import Config, Study
 
 STUDY = Study(
@@ -14,6 +14,6 @@ STUDY = Study(
   config=Config(model="wrn28_10"),
   seeds=5,
   evaluate_every=10,
-  corruptions=cifar.CORRUPTIONS,
+  corruptions=datasets.CORRUPTIONS,
   diagnostics=True,
 )

@@ -9,8 +9,8 @@ import pytest
 
 from experiments import __main__ as command_line
 from experiments import config, report
-from experiments.cifar import cache, frost
 from experiments.cli import command
+from experiments.datasets import cache, frost
 from experiments.engine import progress, rows
 from experiments.files import UserError
 from experiments.studies import quick, renormalization, table1

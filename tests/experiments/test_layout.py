@@ -1,4 +1,4 @@
-"""Data flow one way: cifar, config, engine, report; and nothing turns back."""
+"""Data flow one way: datasets, config, engine, report."""
 
 import ast
 import pathlib
@@ -11,12 +11,12 @@ MAY_IMPORT = {
   "files": set(),
   "fields": set(),
   "grokking": {"engine"},
-  "cifar": set(),
-  "config": {"cifar", "fields", "studies"},
-  "studies": {"cifar", "config"},
-  "engine": {"cifar", "config", "fields"},
-  "report": {"cifar", "config", "engine", "grokking", "studies"},
-  "cli": {"cifar", "config", "engine", "grokking", "report"},
+  "datasets": set(),
+  "config": {"datasets", "fields", "studies"},
+  "studies": {"datasets", "config"},
+  "engine": {"datasets", "config", "fields"},
+  "report": {"datasets", "config", "engine", "grokking", "studies"},
+  "cli": {"datasets", "config", "engine", "grokking", "report"},
   "__main__": {"cli"},
 }
 
@@ -62,7 +62,7 @@ def test_direction(part):
     assert rooms <= MAY_IMPORT[part] | {part, "files"}, path
 
 
-@pytest.mark.parametrize("part", ["cifar", "cli", "engine", "report"])
+@pytest.mark.parametrize("part", ["datasets", "cli", "engine", "report"])
 def test_no_circle_within_a_room(part):
   uses = {}
   for path in modules(part):
@@ -121,10 +121,12 @@ def test_the_library_imports_no_experiments():
     assert not {n for n in imported(path) if n.startswith("experiments")}, path
 
 
-def test_the_face_of_cifar():
-  from experiments import cifar
+def test_the_face_of_datasets():
+  from experiments import datasets
 
-  assert len(cifar.CORRUPTIONS) == 15 and len(cifar.EXTRA_CORRUPTIONS) == 4
-  labels = cifar.load_sample().train_labels
-  assert len(cifar.class_balanced_subset(labels, 3, seed=0)) == 30
-  assert callable(cifar.corrupt) and callable(cifar.load_cifar10)
+  assert (
+    len(datasets.CORRUPTIONS) == 15 and len(datasets.EXTRA_CORRUPTIONS) == 4
+  )
+  labels = datasets.load_sample().train_labels
+  assert len(datasets.class_balanced_subset(labels, 3, seed=0)) == 30
+  assert callable(datasets.corrupt) and callable(datasets.load_cifar10)

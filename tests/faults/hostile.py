@@ -21,7 +21,7 @@ import traceback
 import PIL.Image
 import small_cifar
 
-from experiments.cifar import archives, frost, published
+from experiments.datasets import archives, frost, published
 from faults import inputs
 from faults.figures import Figures
 

@@ -21,7 +21,7 @@ import unittest.mock
 import small_cifar
 
 from experiments import files
-from experiments.cifar import frost, sources
+from experiments.datasets import frost, sources
 from faults import inputs
 from faults.figures import Figures
 

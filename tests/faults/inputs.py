@@ -21,7 +21,7 @@ import small_cifar
 import tiny
 
 from experiments import config
-from experiments.cifar import cache, export, frost, published, sources
+from experiments.datasets import cache, export, frost, published, sources
 from experiments.engine import checkpoints, group, rows, runner
 from experiments.files import UserError
 
@@ -187,7 +187,7 @@ def tfds_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
   """Of each array_record file, and of what describes them."""
   parts = [cache.decode(np.frombuffer(x, np.uint8)) for x in files.values()]
   train = [np.concatenate(x) for x in zip(*parts[:5], strict=True)]
-  data = cache.Cifar10(*train, *parts[5])
+  data = cache.Images(*train, *parts[5])
   with contextlib.redirect_stderr(io.StringIO()):
     dataset = export.export_tfds(folder, data, lambda _: None)
   read = lambda: fetched(folder, folder.with_name("cache"))

@@ -19,7 +19,7 @@ import numpy as np
 import tiny
 
 from experiments import config, files
-from experiments.cifar import sources
+from experiments.datasets import sources
 from experiments.engine import checkpoints, rows, runner
 from experiments.report import study as page
 from faults import inputs

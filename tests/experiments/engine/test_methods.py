@@ -9,12 +9,12 @@ import optax
 import pytest
 import tiny
 
-from experiments import cifar
+from experiments import datasets
 from experiments.config import METHODS, ORTHOGRAD, SGD, Config, Method, Run
 from experiments.engine import methods, models, train
 from orthograd_optax import orthograd
 
-SAMPLE = cifar.load_sample()
+SAMPLE = datasets.load_sample()
 KINDS = {"kernel": "kernel, then norm", "scale": "norm scale"}
 KINDS |= {"head": "dense kernel"}
 SHAPES = {"kernel": (3, 3, 2, 4), "scale": (4,), "head": (4, 3)}

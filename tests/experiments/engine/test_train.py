@@ -9,8 +9,8 @@ import optax
 import pytest
 import tiny
 
-from experiments.cifar import cache
 from experiments.config import SGD, Config
+from experiments.datasets import cache
 from experiments.engine import evaluate, memory, models, train
 from orthograd_optax import calibration, orthograd_sgd
 

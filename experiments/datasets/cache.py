@@ -51,7 +51,7 @@ FILES = {
   ),
 }
 TEST_FILE = "test_batch.bin"
-SAMPLE = pathlib.Path(__file__).parent / "sample"
+SAMPLE = pathlib.Path(__file__).parents[1] / "cifar" / "sample"
 MISSING = "missing"
 SAMPLE_FILES = {
   "train.png": (
@@ -67,7 +67,7 @@ class DataError(UserError):
   """Data is missing or damaged. The message says what to do."""
 
 
-class Cifar10(NamedTuple):
+class Images(NamedTuple):
   """Images and labels.
 
   Attributes:
@@ -97,7 +97,7 @@ def cache_folder(folder: str | os.PathLike | None = None) -> pathlib.Path:
   return pathlib.Path(caches) / "orthograd-optax"
 
 
-def load_cifar10(folder: str | os.PathLike | None = None) -> Cifar10:
+def load_cifar10(folder: str | os.PathLike | None = None) -> Images:
   """Loads CIFAR-10 from the cache.
 
   Args:
@@ -113,12 +113,12 @@ def load_cifar10(folder: str | os.PathLike | None = None) -> Cifar10:
   arrays = {name: decode(_intact(folder / name)) for name in FILES}
   test_images, test_labels = arrays.pop(TEST_FILE)
   images, labels = zip(*arrays.values(), strict=True)
-  return Cifar10(
+  return Images(
     np.concatenate(images), np.concatenate(labels), test_images, test_labels
   )
 
 
-def load_sample() -> Cifar10:
+def load_sample() -> Images:
   """Loads 1,000 training and 1,000 test images that come with the code.
 
   They are the first 100 of each class in CIFAR-10's order. Image i is of class
@@ -128,7 +128,7 @@ def load_sample() -> Cifar10:
     Like :func:`load_cifar10`.
 
   Examples:
-    >>> from experiments.cifar import cache
+    >>> from experiments.datasets import cache
     >>> sample = cache.load_sample()
     >>> print(sample.train_images.shape, sample.test_labels[:12])
     (1000, 32, 32, 3) [0 1 2 3 4 5 6 7 8 9 0 1]
@@ -145,7 +145,7 @@ def load_sample() -> Cifar10:
       images = np.asarray(picture.convert("RGB")).reshape(-1, 32, 32, 3)
     return images, np.arange(len(images), dtype=np.int32) % 10
 
-  return Cifar10(*read("train.png"), *read("test.png"))
+  return Images(*read("train.png"), *read("test.png"))
 
 
 def class_balanced_subset(
@@ -165,7 +165,7 @@ def class_balanced_subset(
 
   Examples:
     >>> import numpy as np
-    >>> from experiments.cifar import cache
+    >>> from experiments.datasets import cache
     >>> labels = np.arange(1000) % 10
     >>> chosen = cache.class_balanced_subset(labels, 50, seed=0)
     >>> print(len(chosen), np.bincount(labels[chosen]))

@@ -15,7 +15,7 @@ import zipfile
 
 import numpy as np
 
-from experiments.cifar.cache import DataError, cache_folder, size_line
+from experiments.datasets.cache import DataError, cache_folder, size_line
 from experiments.files import (
   Bounded,
   brief,

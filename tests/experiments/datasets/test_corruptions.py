@@ -16,8 +16,8 @@ import pytest
 from scipy import ndimage, stats
 import small_cifar
 
-from experiments.cifar import cache, corruptions, sheet, spatter
-from experiments.cifar import frost as textures_of_frost
+from experiments.datasets import cache, corruptions, sheet, spatter
+from experiments.datasets import frost as textures_of_frost
 
 REFERENCE = pathlib.Path(__file__).parents[4] / "shared/cifar10c_reference.npz"
 DETERMINISTIC = (

@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import ndimage, special
 
-from experiments.cifar import frost as textures_of_frost
-from experiments.cifar.jpeg import jpeg
-from experiments.cifar.spatter import water as spatter_water
+from experiments.datasets import frost as textures_of_frost
+from experiments.datasets.jpeg import jpeg
+from experiments.datasets.spatter import water as spatter_water
 
 CORRUPTIONS = (
   "gaussian_noise",
@@ -566,7 +566,7 @@ def corrupt(images: Any, name: str, severity: int, key: jax.Array) -> jax.Array:
 
   Examples:
     >>> import jax
-    >>> from experiments.cifar import cache, corruptions, frost
+    >>> from experiments.datasets import cache, corruptions, frost
     >>> images = cache.load_sample().test_images[:8]
     >>> foggy = corruptions.corrupt(images, "fog", 3, jax.random.key(0))
     >>> print(foggy.shape, foggy.dtype)

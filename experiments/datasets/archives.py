@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cifar import cache, pickles
-from experiments.cifar.cache import DataError
+from experiments.datasets import cache, pickles
+from experiments.datasets.cache import DataError
 from experiments.files import Bounded, brief, parse_json, read_bounded
 
 Files = Iterable[tuple[str, bytes]]

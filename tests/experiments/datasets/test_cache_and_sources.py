@@ -39,7 +39,7 @@ from small_cifar import (
 )
 import tensorflow_datasets as tfds
 
-from experiments.cifar import archives, cache, export, sources
+from experiments.datasets import archives, cache, export, sources
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def offline(monkeypatch, tmp_path):
 def cifar10(files):
   parts = [cache.decode(np.frombuffer(v, np.uint8)) for v in files.values()]
   train = [np.concatenate(x) for x in zip(*parts[:5], strict=True)]
-  return cache.Cifar10(*train, *parts[5])
+  return cache.Images(*train, *parts[5])
 
 
 def assert_cached(folder, files):

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cifar import cache
+from experiments.datasets import cache
 
 VERSION = "3.0.2"
 
 
 def export_tfds(
   data_dir: str | os.PathLike,
-  cifar10: cache.Cifar10,
+  cifar10: cache.Images,
   say: Callable[[str], object] = print,
 ) -> pathlib.Path:
   """Writes the dataset `cifar10` as array_record.

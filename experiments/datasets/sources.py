@@ -27,15 +27,15 @@ import urllib.request
 
 import numpy as np
 
-from experiments.cifar import cache
-from experiments.cifar.archives import (
+from experiments.datasets import cache
+from experiments.datasets.archives import (
   LARGEST_ARCHIVE,
   Files,
   from_archive,
   from_folder,
   read_picture,
 )
-from experiments.cifar.cache import DataError
+from experiments.datasets.cache import DataError
 from experiments.files import (
   UserError,
   brief,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from experiments.cifar import cache, corruptions, export, published
+from experiments.datasets import cache, corruptions, export, published
 
 SIZE = 20
 ALL = corruptions.ALL_CORRUPTIONS

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cifar import cache, corruptions
-from experiments.cifar.archives import read_picture
+from experiments.datasets import cache, corruptions
+from experiments.datasets.archives import read_picture
 from experiments.files import brief
 
 IMAGES = 10_000

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from experiments import files
-from experiments.cifar import cache, corruptions
+from experiments.datasets import cache, corruptions
 
 SCALE = 2  # screen pixels of a pixel, in each direction
 GAP, LEFT, TOP = 4, 130, 44
