@@ -3,7 +3,8 @@
 Start with :func:`report`: it computes all metrics, with intervals. Use
 :func:`compare` for two models, :func:`fit` to recalibrate, and
 :func:`bootstrap` for an interval of any metric. :func:`focal`,
-:func:`logit_norm`, :func:`mbls` and :func:`smoothed` are losses to train with.
+:func:`logit_norm`, :func:`mbls`, :func:`smoothed` and
+:func:`stablemax_cross_entropy` are losses to train with.
 
 **Inputs.** Every metric takes logits of shape (examples, classes), of any
 floating dtype, and integer labels of shape (examples,). It returns one number,
@@ -50,6 +51,7 @@ from ._losses import focal as focal
 from ._losses import logit_norm as logit_norm
 from ._losses import mbls as mbls
 from ._losses import smoothed as smoothed
+from ._losses import stablemax_cross_entropy as stablemax_cross_entropy
 from ._ranking import aurc as aurc
 from ._ranking import auroc as auroc
 from ._ranking import confidence_correlation as confidence_correlation

@@ -145,3 +145,61 @@ def logit_norm(
   norms = optax.safe_norm(wide, 0.0, axis=-1, keepdims=True)
   losses = _cross_entropy(wide / (norms + 1e-7) / temperature, labels)
   return losses.astype(logits.dtype)
+
+
+def stablemax_cross_entropy(
+  logits: Array, labels: Array, *, where: ArrayLike | None = None
+) -> Array:
+  r"""Computes the cross-entropy with StableMax in place of softmax.
+
+  .. math::
+
+    -\log \frac{s(l_y)}{\sum_k s(l_k)}, \qquad
+    s(x) = \begin{cases} x + 1 & x \ge 0 \\ 1 / (1 - x) & x < 0 \end{cases}
+
+  As logits grow, a probability tends to 1 as 1 / l instead of exponentially. In
+  float32 the loss and its gradient therefore don't round to zero once the
+  training examples are fitted. The model's probabilities are s(l) / Σ s(l). The
+  metrics of this module take a softmax, so give them log s(l) as logits.
+
+  Args:
+    logits, labels: as for :func:`smoothed`.
+    where: which elements count, as in
+      :func:`optax.losses.softmax_cross_entropy_with_integer_labels`: of shape
+      (...), examples, the others having a loss of 0; or of shape (..., K),
+      classes. The label's class always counts.
+
+  Returns:
+    Losses of shape (...), in the dtype of the logits.
+
+  Examples:
+    >>> import jax.numpy as jnp
+    >>> from orthograd_optax import calibration
+    >>> logits, label = jnp.array([1.0, 0.0, -1.0]), jnp.array(0)
+    >>> loss = calibration.stablemax_cross_entropy(logits, label)
+    >>> print(f"{loss:.3f}")  # log((2 + 1 + 1/2) / 2)
+    0.560
+
+  References:
+    `Prieto et al, 2025 <https://arxiv.org/abs/2501.04697>`_
+  """
+  dtype = logits.dtype
+  classes = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+  is_label = classes == jnp.expand_dims(labels, -1)
+  is_other = ~is_label & (logits != -jnp.inf)
+  if where is not None:
+    where = jnp.asarray(where)
+    where = where if where.ndim == logits.ndim else where[..., None]
+    is_other &= where
+    is_label &= jnp.any(where, axis=-1, keepdims=True)
+  # Values that don't count may be NaN.
+  logits = jnp.where(is_label | is_other, logits, 0)
+  logits = logits.astype(jnp.promote_types(dtype, jnp.float32))
+  # log s(x), whose slope is 1 / (1 + |x|). `maximum` halves its slope at a tie,
+  # so each term contributes one half at 0. `relu` would contribute nothing, and
+  # selecting s(x) by `where` gives NaN at 1, where 1 / (1 - x) is infinite.
+  logs = jnp.log1p(jnp.maximum(logits, 0)) - jnp.log1p(jnp.maximum(-logits, 0))
+  # Sum the other classes alone, so that 1 - p_y does not round to 0.
+  others = jax.nn.logsumexp(logs, axis=-1, where=is_other)
+  losses = jax.nn.softplus(others - jnp.sum(logs, axis=-1, where=is_label))
+  return losses.astype(dtype)

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -29,6 +30,7 @@ CASES = [
   ("mbls", (10.0, 0.3)),
   ("logit_norm", (0.04,)),
   ("logit_norm", (1.0,)),
+  ("stablemax_cross_entropy", ()),
 ]
 every_case = pytest.mark.parametrize(("name", "parameters"), CASES)
 LogitArrays = hnp.arrays(
@@ -59,6 +61,9 @@ def oracle(name, z, y, parameters):
       return -log_p[y] + weight * gaps[gaps.real > 0].sum() / len(z)
     case "logit_norm", (tau,):
       return -log_softmax(z / (np.sqrt((z * z).sum()) + 1e-7) / tau)[y]
+    case "stablemax_cross_entropy", ():
+      s = np.where(z.real >= 0, 1 + z, 1 / np.where(z.real >= 0, 1, 1 - z))
+      return np.log1p(np.delete(s, y).sum() / s[y])
   raise ValueError(name)
 
 
@@ -182,8 +187,10 @@ def test_the_other_convention_of_label_smoothing(logits, share):
 
 @given(logits=LogitArrays, shift=st.floats(-5, 5), scale=st.floats(0.1, 10))
 def test_invariances(logits, shift, scale):
-  """LogitNorm doesn't see the logits' scale; the others, not their shift."""
+  """LogitNorm doesn't see the logits' scale; softmax, not their shift."""
   for name, parameters in CASES:
+    if name == "stablemax_cross_entropy":
+      continue  # has neither invariance
     z, moved, along = logits, logits + shift, np.ones((N, K))
     if name == "logit_norm":
       z = along = logits + 20 * np.eye(K)[0]  # away from 0
@@ -307,3 +314,83 @@ def test_logit_norm_of_large_float16():
   assert loss.dtype == jnp.float16
   expected = np.log(np.exp(2.0) + 2)
   np.testing.assert_allclose(loss, expected, rtol=1e-3)
+
+
+stablemax = calibration.stablemax_cross_entropy
+
+
+class StablemaxTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  def test_slope_where_formulas_meet(self):
+    """At 0, and at ±1, where the unused formula is infinite."""
+    logits = np.array([[0, 1, -1, 2, 0, 1], [1, 0, 0, -1, 1, 2]], np.float32)
+    labels = np.array([0, 3])
+    loss = lambda logits: stablemax(logits, labels).sum()
+    actual = self.variant(jax.grad(loss))(logits)
+
+    def total(logits):
+      losses = [
+        oracle("stablemax_cross_entropy", z, y, ())
+        for z, y in zip(logits, labels, strict=True)
+      ]
+      return sum(losses)
+
+    steps = 1e-5 * np.eye(logits.size).reshape(-1, *logits.shape)
+    differences = [total(logits + d) - total(logits - d) for d in steps]
+    expected = np.array(differences).reshape(logits.shape) / 2e-5
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+  @chex.variants(with_jit=True, without_jit=True)
+  def test_where(self):
+    """What doesn't count may be NaN, and has no slope."""
+    logits = np.array(LOGITS, np.float32)
+    by_class = np.arange(K) != 2
+    cases = [
+      (np.array([True, False, True, False]), [0, 2], range(K)),
+      (np.broadcast_to(by_class, (N, K)), range(N), np.flatnonzero(by_class)),
+    ]
+    for where, rows, columns in cases:
+      counted = np.zeros((N, K), bool)
+      counted[np.ix_(rows, columns)] = True
+      loss = lambda z, where=where: stablemax(z, LABELS, where=where)
+      losses, vjp = self.variant(lambda z, f=loss: jax.vjp(f, z))(
+        np.where(counted, logits, np.nan)
+      )
+      grads = np.asarray(vjp(jnp.ones(N))[0])
+      # A class that doesn't count is as one whose s is 0.
+      kept, _ = expect(
+        "stablemax_cross_entropy", np.where(counted, logits, -1e30), ()
+      )
+      expected = np.where(np.isin(np.arange(N), rows), kept, 0)
+      np.testing.assert_allclose(losses, expected, rtol=1e-6)
+      assert np.all((grads != 0) == counted)
+
+
+def test_stablemax_where_p_rounds_to_one():
+  """1 - p is 5e-12: float32 knows it to seven digits."""
+  logits = np.where(np.eye(K)[LABELS], 1e6, -1e6).astype(np.float32)
+  values, grads = evaluate("stablemax_cross_entropy", logits)
+  expected = expect("stablemax_cross_entropy", logits, ())
+  np.testing.assert_allclose(values, expected[0], rtol=1e-5)
+  np.testing.assert_allclose(grads, expected[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_stablemax_of_half_precision(dtype):
+  logits = jnp.asarray(1e3 * LOGITS, dtype)
+  values, grads = evaluate("stablemax_cross_entropy", np.asarray(logits))
+  assert values.dtype == grads.dtype == dtype
+  expected = expect("stablemax_cross_entropy", logits.astype(np.float32), ())
+  eps = float(jnp.finfo(dtype).eps)
+  np.testing.assert_allclose(values.astype(float), expected[0], rtol=eps)
+  np.testing.assert_allclose(
+    grads.astype(float), expected[1], rtol=eps, atol=6e-8
+  )
+
+
+def test_stablemax_of_excluded_classes():
+  """With logits of −∞ for all others, as under a mask, there is no loss."""
+  logits = np.full((N, K), -np.inf, np.float32)
+  logits[np.arange(N), LABELS] = 3
+  values, grads = evaluate("stablemax_cross_entropy", logits)
+  assert not values.any() and not grads.any()
