@@ -11,12 +11,15 @@ export PIP_BUILD_CONSTRAINT = $(PIP_CONSTRAINT)
 REQUIREMENTS ?=
 # Without bytecode, each process spends ten seconds on what it imports.
 unexport PYTHONDONTWRITEBYTECODE
+# Binary wheels, except for two packages that have none.
+PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check \
+  --only-binary :all: --no-binary promise,uncertainty-calibration
 # Two workers fit two cores and leave each its own JAX. Tests of one file share what they
 # have set up and compiled.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-oldest test-tpu test-faults lint types bench dist docs clean
+.PHONY: help setup demo test test-slow test-all test-oldest test-newest test-tpu test-faults lint types bench dist docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -24,7 +27,7 @@ help:  ## show this list
 # Python compiles what is imported; all of it would take a minute.
 $(VENV)/.done: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[dev]' $(REQUIREMENTS)
+	$(PIP) --editable '.[dev]' $(REQUIREMENTS)
 	@touch $@
 
 setup: $(VENV)/.done  ## make .venv with all that development needs
@@ -36,7 +39,7 @@ demo: setup  ## SGD beside ⊥Grad on a sample of CIFAR-10, in two minutes
 # Compiles in two thirds of the time; `test-all` compiles as users do.
 QUICK_COMPILE := --xla_cpu_use_fusion_emitters=false
 
-test: setup  ## run the tests, but for the slow ones, with few random examples
+test: setup  ## run the fast tests, with few random examples
 	XLA_FLAGS="$(QUICK_COMPILE) $$XLA_FLAGS" $(PYTEST) -m "not slow" --hypothesis-profile=quick
 
 # The plugin of hypothesis marks its tests.
@@ -49,6 +52,10 @@ test-all:  ## run all tests, with all examples: `test`, then `test-slow`
 
 test-oldest:  ## run all tests on the oldest jax and optax supported
 	$(MAKE) test-all VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+
+test-newest:  ## run all tests on the newest jax and optax
+	grep -Ev '^(chex|equinox|flax|jax|jaxlib|ml-dtypes|optax)==' constraints.txt > constraints-newest.txt
+	$(MAKE) test-all VENV=.venv-newest CONSTRAINTS=constraints-newest.txt
 
 test-tpu:  ## compile for TPUs, which needs none, on x86-64 Linux
 	@if [ "$$(uname -sm)" = "Linux x86_64" ]; then \
@@ -77,7 +84,7 @@ dist: setup  ## build the wheel and the source distribution, and check them
 	$(BIN)/twine check --strict dist/*
 
 $(VENV)/.docs: $(VENV)/.done
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[docs]'
+	$(PIP) --editable '.[docs]'
 	@touch $@
 
 docs: $(VENV)/.docs  ## build the site; a warning is an error
@@ -85,4 +92,4 @@ docs: $(VENV)/.docs  ## build the site; a warning is an error
 	@echo "The site is at docs/_build/html/index.html"
 
 clean:  ## remove environments, builds and compiled programs; keep runs
-	rm -rf $(VENV) .venv-oldest .venv-tpu dist docs/_build .jax_cache
+	rm -rf $(VENV) .venv-oldest .venv-newest .venv-tpu dist docs/_build .jax_cache

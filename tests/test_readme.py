@@ -1,4 +1,4 @@
-"""The README is short, and its examples run, one after the other."""
+"""The README is short, and each of its examples runs on its own."""
 
 import pathlib
 import re
@@ -14,11 +14,8 @@ def test_examples_run(capsys):
   text = README.read_text("utf-8")
   blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
   assert len(blocks) == 2
-  namespace = {}
   for block in blocks:
-    exec(compile(block, README.name, "exec"), namespace)
-  # A network that knows nothing has a loss of log 3.
-  assert namespace["loss"](namespace["params"]) < 1.05
-  # Each number in a comment behind a `print` is what it prints.
-  printed = [f"{float(x):.2f}" for x in capsys.readouterr().out.split()]
-  assert printed == re.findall(r"print\(.*# ([\d.]+)$", text, re.MULTILINE)
+    exec(compile(block, README.name, "exec"), {})
+    # Each number in a comment behind a `print` is what it prints.
+    printed = [f"{float(x):.2f}" for x in capsys.readouterr().out.split()]
+    assert printed == re.findall(r"print\(.*# ([\d.]+)", block)

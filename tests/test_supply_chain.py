@@ -69,6 +69,7 @@ OPTIONAL = {"libtpu", "sphinx", "torch", "torchvision"}
   ("folder", "extras"),
   [
     ("orthograd_optax", ["plots", "dev"]),  # dev: pandas, to read Parquet
+    ("examples", ["examples"]),
     ("experiments", ["plots", "experiments"]),
     ("tests", ["plots", "experiments", "reference", "dev"]),
   ],
@@ -95,11 +96,22 @@ def imported(folder):
   return names - OPTIONAL - {"benchmarks", "experiments", "orthograd_optax"}
 
 
+WORKFLOWS = "\n".join(
+  path.read_text("utf-8") for path in (ROOT / ".github").glob("*/*.yml")
+)
+
+
 def test_actions_are_commits():
   """A tag can be moved."""
-  files = (ROOT / ".github" / "workflows").glob("*.yml")
-  text = "\n".join(path.read_text("utf-8") for path in files)
-  actions = re.findall(r"uses: (.*)", text)
+  actions = re.findall(r"uses: (.*)", WORKFLOWS)
   assert actions
   for action in actions:
     assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+", action), action
+
+
+def test_no_job_keeps_its_credentials():
+  checkout = r"- uses: actions/checkout@.*\n"
+  kept = r" +with:\n +persist-credentials: false\n"
+  assert len(re.findall(checkout, WORKFLOWS)) == len(
+    re.findall(checkout + kept, WORKFLOWS)
+  )
