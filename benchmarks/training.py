@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from experiments import registry
 from experiments.engine import models
 
 # Parameters, inputs, and a function of both to the gradients.
@@ -42,7 +43,7 @@ class Decoder(nn.Module):
 
 def network(name: str, batch: int = 64) -> Problem:
   """The training of a network of the experiments."""
-  model = models.MODELS[name](dtype=jnp.bfloat16)
+  model = registry.MODELS[name](dtype=jnp.bfloat16)
   keys = jax.random.split(jax.random.key(0), 3)
   variables = jax.jit(lambda key: models.init(model, key))(keys[0])
   images = jax.random.normal(keys[1], (batch, 32, 32, 3))

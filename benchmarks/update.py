@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments import registry
 from experiments.engine import models
 from orthograd_optax import orthograd
 
@@ -30,7 +31,7 @@ MORE_PROGRAMS = 3  # programs timed beyond the first
 
 def network(name: str) -> Shapes:
   """The shapes of the parameters of a network of the experiments."""
-  init = lambda key: models.init(models.MODELS[name](), key)
+  init = lambda key: models.init(registry.MODELS[name](), key)
   variables = jax.eval_shape(init, jax.random.key(0))
   return [x.shape for x in jax.tree.leaves(variables["params"])]
 

@@ -9,14 +9,18 @@ import dataclasses
 import functools
 import hashlib
 import importlib
+import importlib.util
 import json
 import pathlib
 import pkgutil
+import reprlib
+import traceback
 from typing import Any, NamedTuple
 
 import jax
 
-from experiments import datasets
+from experiments import datasets, registry
+from experiments import studies as package
 from experiments.fields import (
   ConfigError,
   check,
@@ -50,7 +54,7 @@ class Config:
     precision: of convolutions; on a CPU, tf32 is float32.
   """
 
-  model: str = _field("resnet18", one_of=("resnet18", "wrn28_10", "small"))
+  model: str = _field("resnet18", one_of=tuple(registry.MODELS))
   dataset: str = _field("cifar10", one_of=("cifar10", "sample"))
   per_class: int = _field(500, at_least=1)
   epochs: int = _field(100, at_least=1)
@@ -121,8 +125,6 @@ class Method:
     warm_up: its share of all steps.
     smoothing: of label smoothing.
     focus: the exponent of the focal loss.
-    margin: of MbLS, between the largest logit and the others.
-    margin_weight: of MbLS's penalty.
     temperature: of LogitNorm.
     mixing: both parameters of mixup's beta distribution.
     radius: of SAM's ball around the weights.
@@ -130,23 +132,13 @@ class Method:
   """
 
   name: str = ""
-  base: str = _field("sgd", one_of=("sgd", "adamw", "lion", "muon", "sgdp"))
+  base: str = _field("sgd", one_of=tuple(registry.OPTIMIZERS))
   nesterov: bool = _field(False)
   schedule: str = _field("constant", one_of=("constant", "cosine"))
   where: str = _field("all", one_of=("all", *PARTS, "none"))
   renormalize: bool = _field(True)
   partition: str = _field("leaf", one_of=("leaf", "layer", "global"))
-  loss: str = _field(
-    "cross_entropy",
-    one_of=(
-      "cross_entropy",
-      "label_smoothing",
-      "focal",
-      "flsd53",
-      "mbls",
-      "logit_norm",
-    ),
-  )
+  loss: str = _field("cross_entropy", one_of=tuple(registry.LOSSES))
   augmentation: str = _field(
     "recipe", one_of=("recipe", "none", "crop", "mixup")
   )
@@ -160,8 +152,6 @@ class Method:
   warm_up: float = _field(0.05, at_least=0.0, below=1.0)
   smoothing: float = _field(0.05, at_least=0.0, below=1.0)
   focus: float = _field(3.0, at_least=0.0)
-  margin: float = _field(10.0, at_least=0.0)
-  margin_weight: float = _field(0.1, at_least=0.0)
   temperature: float = _field(0.04, above=0.0)
   mixing: float = _field(1.0, above=0.0)
   radius: float = _field(0.05, at_least=0.0)
@@ -212,16 +202,15 @@ def with_orthograd(method: Method, **changes: Any) -> Method:
 SGD = Method("sgd")
 ORTHOGRAD = with_orthograd(SGD)
 _WITHOUT_ORTHOGRAD = (
-  SGD,
-  Method("adamw", base="adamw"),
-  Method("lion", base="lion"),
-  Method("muon", base="muon"),
-  Method("sgdp", base="sgdp", nesterov=True),
-  Method("label_smoothing", loss="label_smoothing"),
-  Method("focal", loss="focal"),
-  Method("flsd53", loss="flsd53"),
-  Method("mbls", loss="mbls"),
-  Method("logit_norm", loss="logit_norm"),
+  *(
+    Method(name, base=name, **part.settings)
+    for name, part in registry.OPTIMIZERS.items()
+  ),
+  *(
+    Method(name, loss=name, **part.settings)
+    for name, part in registry.LOSSES.items()
+    if name != SGD.loss
+  ),
   Method("mixup", augmentation="mixup"),
   Method("sam", wrapper="sam"),
   Method("average", wrapper="average"),
@@ -435,29 +424,69 @@ class Study:
     return tuple(known[name] for name in names)
 
 
-def studies() -> dict[str, tuple[Study, str]]:
-  """Every study and its description, by name."""
-  from experiments import studies as package
+def study_names() -> list[str]:
+  """Returns the names of the clone's studies, without importing them."""
+  return sorted(found.name for found in pkgutil.iter_modules(package.__path__))
 
-  modules = {
-    found.name: importlib.import_module(f"{package.__name__}.{found.name}")
-    for found in pkgutil.iter_modules(package.__path__)
-  }
-  return {
-    name: (module.STUDY, module.__doc__ or "")
-    for name, module in modules.items()
-  }
+
+def describe(name: str) -> tuple[Study, str]:
+  """Returns a study and its description.
+
+  Args:
+    name: a name in `study_names()`, or the path of a study file (.py).
+
+  Raises:
+    ConfigError: if there is no such study, or if its file is broken.
+  """
+  spec: Any
+  if name.endswith(".py"):
+    if not pathlib.Path(name).is_file():
+      raise ConfigError(f"Expected the path of a study file, got {name!r}.")
+    spec = importlib.util.spec_from_file_location("study", name)
+  elif name in study_names():
+    spec = importlib.util.find_spec(f"{package.__name__}.{name}")
+  else:
+    raise ConfigError(
+      f"There is no study {name!r}; there are {', '.join(study_names())}. "
+      "Give one of these names, or the path of a study file such as mine.py."
+    )
+  try:
+    if spec.parent:
+      module = importlib.import_module(spec.name)
+    else:
+      module = importlib.util.module_from_spec(spec)
+      spec.loader.exec_module(module)
+    study = module.STUDY
+    if not isinstance(study, Study):
+      raise TypeError(f"STUDY must be a Study, got {reprlib.repr(study)}")
+  except Exception as error:
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f.lineno for f in frames if f.filename == spec.origin]
+    where = f", line {lines[-1]}" if lines else ""
+    raise ConfigError(
+      f"{spec.origin}{where}: {type(error).__name__}: {error}. Correct the "
+      "file. It must define STUDY, an experiments.config.Study."
+    ) from error
+  return study, (module.__doc__ or "").strip() or study.name
 
 
 def load_study(name: str) -> Study:
-  """The study of this name. Each study is a file in `studies/`."""
-  found = studies()
-  if name not in found:
-    raise ConfigError(
-      f"There is no study {name!r}; there are {', '.join(sorted(found))}. "
-      f"A study is a file in {pathlib.Path(__file__).parent / 'studies'}."
-    )
-  return found[name][0]
+  """Returns a study by its name or the path of its file."""
+  return describe(name)[0]
+
+
+def own_study(name: str) -> Study | None:
+  """Returns the clone's study of this name, or None if none can be loaded."""
+  try:
+    return load_study(name) if name in study_names() else None
+  except ConfigError:
+    return None
+
+
+def studies() -> dict[str, Study]:
+  """Returns the clone's studies by name, without those that are broken."""
+  loaded = {name: own_study(name) for name in study_names()}
+  return {name: study for name, study in loaded.items() if study is not None}
 
 
 def differences(study: Study, other: Study) -> dict[str, str]:
@@ -485,11 +514,18 @@ def load_settings(folder: pathlib.Path) -> Study:
     ) from error
 
 
+# Settings of a loss that is gone.
+_FORMER = ("margin", "margin_weight")
+
+
 def _from_settings(settings: dict[str, Any]) -> Study:
   config = Config(**settings.pop("config"))
   # Older files have the methods' names instead of their settings.
   named = [METHODS[name] for name in settings.pop("optimizers", ())]
-  methods = [Method(**method) for method in settings.pop("methods", ())]
+  methods = [
+    Method(**{k: v for k, v in method.items() if k not in _FORMER})
+    for method in settings.pop("methods", ())
+  ]
   for key, value in settings.items():
     settings[key] = tuple(value) if isinstance(value, list) else value
   settings["pairs"] = tuple(map(tuple, settings.get("pairs", ())))

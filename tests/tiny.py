@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from experiments import datasets
+from experiments import datasets, registry
 from experiments.config import ORTHOGRAD, SGD, Config, Run, Study
 from experiments.engine import models
 
@@ -53,7 +53,7 @@ def sample() -> datasets.Images:
 def use(patch: pytest.MonkeyPatch) -> None:
   """Makes the network and the smaller sample known."""
   fewer = sample()
-  patch.setitem(models.MODELS, "small", MODEL)
+  patch.setitem(registry.MODELS, "small", MODEL)
   patch.setattr(datasets, "load_sample", lambda: fewer)
 
 

@@ -28,7 +28,11 @@ def whole_numbers(text: str) -> list[int]:
 
 FOLDER = argument("folder", type=PATH, help="a study's, such as runs/quick")
 STUDY_OPTIONS = (
-  argument("study", help="a name that `python -m experiments list` lists"),
+  argument(
+    "study",
+    help="a name that `python -m experiments list` prints, or the path of a "
+    "study file such as mine.py",
+  ),
   argument(
     "--set",
     action="append",
@@ -175,12 +179,15 @@ def list_(args: argparse.Namespace) -> None:
   from experiments import config
 
   del args
-  found = config.studies()
-  width = max(map(len, found))
-  for name, (study, text) in sorted(found.items()):
-    print(
-      f"{name:{width}} {len(study.runs):3} runs  {text.strip().splitlines()[0]}"
-    )
+  names = config.study_names()
+  width = max(map(len, names))
+  for name in names:
+    try:
+      study, text = config.describe(name)
+      about = f"{len(study.runs):3} runs  {text.splitlines()[0]}"
+    except config.ConfigError as error:
+      about = f"Error: {error}"
+    print(f"{name:{width}} {about}")
 
 
 @command(

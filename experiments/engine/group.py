@@ -79,7 +79,7 @@ class Workshop:
 def manifest(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
   """Returns what identifies the checkpoints of a group."""
   return {
-    "format": 4,  # the first one whose digests name epoch and group
+    "format": 5,  # the first one without settings of MbLS
     "config_hash": study.config.hash,
     "diagnostics": study.diagnostics,
     "runs": [[dataclasses.asdict(run.method), run.seed] for run in runs],

@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 
 from experiments.config import Config, Method
-from experiments.engine import models, train
+from experiments.engine import methods, models, train
 from experiments.engine.convolutions import keeps_patches
 
 # PEAK: the share of the layers' inputs and outputs that is alive at once.
-# COPIES of the parameters: themselves, momentum, gradients, updates, and the
-# kernels in the convolutions' dtype. Adam's second moment, SAM's other weights
-# and an average come on top. On an H200, the estimate for ResNet-18 is 10 to
+# COPIES of the parameters: themselves, gradients, updates, and the kernels in
+# the convolutions' dtype. The optimizer's state, SAM's other weights and an
+# average come on top. On an H200, the estimate for ResNet-18 is 10 to
 # 40 % above XLA's own count (`python -m benchmarks.engine` prints both).
-PEAK, COPIES = 0.9, 5.0
+PEAK, COPIES = 0.9, 4
 
 # More runs at once are no faster (10 of ResNet-18 keep an H200 as busy as 40),
 # and take longer to compile.
@@ -49,12 +49,17 @@ def bytes_per_run(config: Config, method: Method, convolutions: str) -> int:
     shapes = jax.eval_shape(
       lambda key: model.init(key, images), jax.random.key(0)
     )
-  parameters = sum(x.size for x in jax.tree.leaves(shapes))
+  kinds = models.kinds(model, shapes["params"])
+  optimizer = methods.base(method.resolve(config), kinds)
+  state = jax.eval_shape(optimizer.init, shapes["params"])
   if convolutions == "sequential":  # Only one run is active at a time.
     activations = 0
-  copies = COPIES + (method.base in ("adamw", "muon"))
-  copies += method.wrapper != "none"
-  return int(PEAK * activations + copies * 4 * parameters)
+  copies = COPIES + (method.wrapper != "none")
+  return int(PEAK * activations + copies * _bytes(shapes) + _bytes(state))
+
+
+def _bytes(tree: Any) -> int:
+  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def products_per_image(config: Config) -> int:

@@ -12,18 +12,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from experiments import registry
 from experiments.config import Method
-from experiments.engine import losses, optimizers
-from orthograd_optax import calibration, orthograd
+from orthograd_optax import orthograd
 
-LOSSES = {
-  "cross_entropy": lambda x, y, m: losses.cross_entropy(x, y),
-  "label_smoothing": lambda x, y, m: calibration.smoothed(x, y, m.smoothing),
-  "focal": lambda x, y, m: calibration.focal(x, y, m.focus),
-  "flsd53": lambda x, y, m: losses.focal_sample_dependent(x, y),
-  "mbls": lambda x, y, m: calibration.mbls(x, y, m.margin, m.margin_weight),
-  "logit_norm": lambda x, y, m: calibration.logit_norm(x, y, m.temperature),
-}
 # Whether ⊥Grad acts on a kind of parameter, of `models.kinds`.
 WHERE = {
   "all": lambda kind: True,
@@ -54,7 +46,7 @@ def per_example_loss(
   method: Method, logits: jax.Array, labels: jax.Array
 ) -> jax.Array:
   """The training loss of each example. A step minimizes the mean."""
-  return LOSSES[method.loss](logits, labels, method)
+  return registry.LOSSES[method.loss].build(vars(method), logits, labels)
 
 
 def learning_rate(method: Method, progress: Any) -> jax.Array:
@@ -92,7 +84,7 @@ def _project(method: Method, kinds: Any, at: Any, eps: float, **options: Any):
   )
 
 
-def _base(method: Method, kinds: Any) -> optax.GradientTransformation:
+def base(method: Method, kinds: Any) -> optax.GradientTransformation:
   """The base optimizer of one run, without the learning rate."""
 
   def decay_of(kind):
@@ -100,16 +92,9 @@ def _base(method: Method, kinds: Any) -> optax.GradientTransformation:
     return method.weight_decay * (method.head_decay if head else 1.0)
 
   decay = jax.tree.map(decay_of, kinds)
-  if method.base == "sgd":
-    return optimizers.sgd(decay, method.momentum, method.nesterov)
-  if method.base == "sgdp":
-    return optimizers.sgdp(decay, method.momentum, method.nesterov)
-  if method.base == "muon":
-    hidden = jax.tree.map(lambda kind: kind.startswith("kernel"), kinds)
-    return optimizers.muon(decay, hidden)
-  return {"adamw": optimizers.adamw, "lion": optimizers.lion}[method.base](
-    decay
-  )
+  hidden = jax.tree.map(lambda kind: kind.startswith("kernel"), kinds)
+  settings = vars(method) | {"hidden": hidden}
+  return registry.OPTIMIZERS[method.base].build(settings, decay)
 
 
 def init(
@@ -124,8 +109,8 @@ def init(
     **options: of ⊥Grad.
   """
   projection = _project(method, kinds, 1.0, 0.0, **options)
-  base = lambda method, params: _base(method, kinds).init(params)
-  return OptimizerState(projection.init(params), jax.vmap(base)(method, params))
+  init = lambda method, params: base(method, kinds).init(params)
+  return OptimizerState(projection.init(params), jax.vmap(init)(method, params))
 
 
 def update(
@@ -158,13 +143,13 @@ def update(
 
   @jax.vmap
   def step(method, rate, grads, state, params):
-    updates, state = _base(method, kinds).update(grads, state, params)
+    updates, state = base(method, kinds).update(grads, state, params)
     updates = optax.tree.scale(-rate, updates)
     return optax.apply_updates(params, updates), state
 
   rates = learning_rate(method, progress)
-  params, base = step(method, rates, grads, state.base, params)
-  return params, OptimizerState(projected, base)
+  params, moved = step(method, rates, grads, state.base, params)
+  return params, OptimizerState(projected, moved)
 
 
 def mix(method: Method, key: jax.Array, mask: jax.Array) -> Mix | None:

@@ -334,27 +334,21 @@ def by_path(tree: Any) -> dict[str, Any]:
   return {"/".join(entry.key for entry in path): leaf for path, leaf in leaves}
 
 
-MODELS: dict[str, Callable[..., ResNet]] = {
-  # 11,173,962 parameters. Batch norm follows every kernel but the last layer's.
-  "resnet18": functools.partial(
-    ResNet,
-    BasicBlock,
-    (64, 128, 256, 512),
-    (2, 2, 2, 2),
-    (1, 1, 2, 2, 2),
-    stem=64,
-  ),
-  # 36,479,194 parameters.
-  "wrn28_10": functools.partial(
-    ResNet, PreActivationBlock, (160, 320, 640), (4, 4, 4), (1, 1, 2, 2), 16
-  ),
-  # 20,186 parameters, of the kind of WRN-28-10, for two cores and two minutes.
-  "small": functools.partial(
-    ResNet,
-    PreActivationBlock,
-    (16, 32),
-    (1, 1),
-    (2, 2, 2),
-    stem=16,
-  ),
-}
+# The models of `registry.MODELS`. Batch norm follows every kernel of ResNet-18
+# but the last layer's. It has 11,173,962 parameters.
+resnet18 = functools.partial(
+  ResNet,
+  BasicBlock,
+  (64, 128, 256, 512),
+  (2, 2, 2, 2),
+  (1, 1, 2, 2, 2),
+  stem=64,
+)
+# 36,479,194 parameters.
+wrn28_10 = functools.partial(
+  ResNet, PreActivationBlock, (160, 320, 640), (4, 4, 4), (1, 1, 2, 2), 16
+)
+# 20,186 parameters, of the kind of WRN-28-10, for two cores and two minutes.
+small = functools.partial(
+  ResNet, PreActivationBlock, (16, 32), (1, 1), (2, 2, 2), stem=16
+)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import registry
 from experiments.config import Config, Study
 from experiments.engine import memory, rows, runner, train
 from experiments.engine.group import Options
@@ -29,7 +30,8 @@ def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
   steps = config.epochs * config.steps
   done = sum(not missing(run) for run in study.runs)
   lines = [
-    f"{study.name}: {config.model} on {config.dataset}, {config.precision}",
+    f"{study.name}: {registry.MODELS[config.model].label} on "
+    f"{config.dataset}, {config.precision}",
     f"runs       {len(study.runs)}, of which {done} are complete",
     f"training   {describe_groups(map(len, groups))}",
     f"steps      {steps:,} a run",

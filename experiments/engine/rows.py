@@ -147,8 +147,9 @@ class Rows:
     for method in study.methods:
       known = self._methods.get((study.config.hash, method.name))
       now = dataclasses.asdict(method)
-      if known and known != now:
-        changed = [name for name in now if now[name] != known.get(name)]
+      # Older rows have settings that no method has any more.
+      changed = [name for name in now if known and now[name] != known.get(name)]
+      if changed:
         raise RowsError(
           f"{self.path} has rows of {method.name} with another "
           f"{', '.join(changed)}. Give the method another name, or give "

@@ -26,7 +26,7 @@ from jax.sharding import PartitionSpec as P
 import numpy as np
 import optax
 
-from experiments import datasets
+from experiments import datasets, registry
 from experiments.config import Config, ConfigError, Method, Run
 from experiments.engine import methods, models
 from experiments.engine.convolutions import has_pallas
@@ -185,9 +185,10 @@ def precision(config: Config) -> contextlib.AbstractContextManager:
 
 def make_model(config: Config, convolutions: str) -> models.ResNet:
   dtype = jnp.bfloat16 if config.precision == "bfloat16" else jnp.float32
-  make = models.MODELS[config.model]
   method = CONVOLUTIONS[convolutions]
-  return make(dtype=dtype, method=method, axis_name="batch")
+  return registry.MODELS[config.model](
+    dtype=dtype, method=method, axis_name="batch"
+  )
 
 
 def load_dataset(config: Config) -> datasets.Images:

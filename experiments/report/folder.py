@@ -51,8 +51,7 @@ def _page_of_another(study: Study, shown: Study, folder: pathlib.Path) -> str:
     f"`{_line('report', folder)}` writes the page of {shown.name}, by the "
     f"settings in {folder / 'study.json'}."
   )
-  known = config.studies().get(study.name)
-  if known is None or known[0] != study:
+  if config.own_study(study.name) != study:
     return f"{text} For a page of these runs, give --output a new folder."
   commands = f"  {_line('keep', folder)}\n  {_line('report')}"
   return f"{text} Next, write the page of {study.name}:\n{commands}"
@@ -87,7 +86,7 @@ def _training(study: Study, folder: pathlib.Path) -> str:
   if len(study.methods) < 2:
     names = dict.fromkeys([*study.optimizers, "sgd", "orthograd"])
     wanted["optimizers"] = ",".join(list(names)[:2])
-  if not wanted or study.name not in config.studies():
+  if not wanted or study.name not in config.study_names():
     return _line("resume", folder)
   return f"{page.command(study, **wanted)} --output {shlex.quote(str(folder))}"
 

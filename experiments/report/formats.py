@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments import config
+from experiments import config, registry
 from experiments.report import paper
 
 # Parts of the parameters that ⊥Grad is put on.
@@ -23,19 +23,14 @@ PARTS = {
 DECAYS = {"0": "0", "0.0001": "1e-4", "0.002": "2e-3"}
 # Methods whose names in rows are not what they are called.
 NAMES = {
-  "sgd": "SGD",
+  **{name: part.label for name, part in registry.OPTIMIZERS.items()},
+  **{name: part.label for name, part in registry.LOSSES.items()},
   "cosine": "SGD, cosine",
   "orthograd": "⊥Grad",
   "orthograd_cosine": "⊥Grad, cosine",
   "orthograd_unnormalized": "⊥Grad, not renormalized",
-  "focal": "focal loss",
-  "logit_norm": "LogitNorm",
   "sam": "SAM",
-  "sgdp": "SGDP",
   "average": "averaging",
-  "adamw": "AdamW",
-  "lion": "Lion",
-  "muon": "Muon",
   "head_decay_4": "SGD, the head’s decay × 4",
   "head_decay_16": "SGD, the head’s decay × 16",
   "strength_0.25": "⊥Grad × ¼",

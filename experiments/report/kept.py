@@ -77,8 +77,8 @@ def _read(path: pathlib.Path, written: int) -> list[dict[str, Any]]:
 
 def sharing(study: config.Study) -> dict[str, config.Study]:
   """The studies that share a study's folder, by name."""
-  known = {name: it for name, (it, _) in config.studies().items()}
-  return {name: it for name, it in known.items() if it.folder == study.folder}
+  known = config.studies().items()
+  return {name: it for name, it in known if it.folder == study.folder}
 
 
 def begin(

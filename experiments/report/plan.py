@@ -10,8 +10,8 @@ PATH = pathlib.Path(__file__).parents[1] / "PLAN.md"
 
 def studies() -> dict[str, config.Study]:
   """The studies that have a section, by name."""
-  known = config.studies()
-  return {name: study for name, (study, _) in known.items() if section(name)}
+  names = filter(section, config.study_names())
+  return {name: config.load_study(name) for name in names}
 
 
 def section(name: str) -> str | None:

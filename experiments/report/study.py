@@ -191,16 +191,16 @@ def diverged(study: config.Study, found: Results) -> dict[str, list[int]]:
 
 def command(study: config.Study, **changes: str) -> str:
   """The command that runs a study, with settings besides its own."""
-  known = config.studies().get(study.name)
-  settings = config.differences(study, known[0]) if known else {}
+  known = config.own_study(study.name)
+  settings = config.differences(study, known) if known else {}
   overrides = (f"--set {k}={v}" for k, v in (settings | changes).items())
   return " ".join([f"{PROGRAM} run {study.name}", *overrides])
 
 
 def title(name: str) -> str:
   """What a study is about, in a line."""
-  described = {known: text for known, (_, text) in config.studies().items()}
-  return described.get(name, name).strip().splitlines()[0].rstrip(".")
+  text = config.describe(name)[1] if config.own_study(name) else name
+  return text.splitlines()[0].rstrip(".")
 
 
 def differences(
@@ -264,7 +264,8 @@ def make(
     RowsError: if there is nothing to compare yet.
   """
   its = answer(study, found, family)
-  planned = plan.studies().get(study.name) == study
+  planned = bool(plan.section(study.name))
+  planned = planned and config.own_study(study.name) == study
   concluded = planned and is_complete(study, found)
   conclude = conclusions.CONCLUSIONS.get(study.name) if concluded else None
   by_others = others(study, found, list(its.rows))

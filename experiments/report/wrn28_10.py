@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import scipy.stats
 
+from experiments import registry
 from experiments.engine import models
 from experiments.report import claims, compare, figures, paper
 from experiments.report.compare import CORRUPTED, PAIR, UNDER_CORRUPTION
@@ -162,7 +163,7 @@ def radial(found: Results, extended: Results) -> dict[str, Any]:
   """How much of the gradient ⊥Grad can remove, in both networks."""
   shares = radial_shares(found, extended)
   last = lambda name, network, kind: shares[name][network][kind][:, -1]
-  model = models.MODELS["wrn28_10"]()
+  model = registry.MODELS["wrn28_10"]()
   shapes = jax.eval_shape(lambda: models.init(model, jax.random.key(0)))
   kinds = jax.tree.leaves(models.kinds(model, shapes["params"]))
   bare, normed = "kernel, no norm", "kernel, then norm"

@@ -2,11 +2,14 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import pytest
 
-from experiments import config
-from experiments.config import ORTHOGRAD, Config, Study
+from experiments import __main__ as command_line
+from experiments import config, studies
+from experiments.config import ORTHOGRAD, SGD, Config, Study
 from experiments.fields import ConfigError
 
 STUDY = Study(name="test")
@@ -92,11 +95,11 @@ def test_what_is_evaluated_when():
 
 def test_studies():
   found = config.studies()
-  assert {"quick", "table1"} <= set(found)
-  for name, (study, text) in found.items():
-    assert study.name == name
+  assert {"quick", "table1"} <= set(found) == set(config.study_names())
+  for name, study in found.items():
+    again, text = config.describe(name)
+    assert again is study and study.name == name
     assert "python -m experiments" in text or "make" in text
-  assert config.load_study("quick") is found["quick"][0]
   with pytest.raises(ConfigError, match="no study 'tabel1'; there are.*table1"):
     config.load_study("tabel1")
 
@@ -133,3 +136,62 @@ def test_pairs_may_be_of_ensembles():
   assert not study.override(["ensembles=2"]).pairs
   with pytest.raises(ConfigError, match="pairs has 'cosine ensemble of 5'"):
     dataclasses.replace(study, ensembles=(2,))
+
+
+MINE = '''"""Mine, of one method."""
+from experiments.config import SGD, Study
+STUDY = Study(name="mine", methods=(SGD,))
+'''
+
+
+def test_a_study_outside_the_clone(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text(MINE)
+  study, text = config.describe(str(path))
+  assert study.methods == (SGD,) and text == "Mine, of one method."
+  assert study.folder.name == "mine"
+  with pytest.raises(ConfigError, match="the path of a study file, got 'x.py'"):
+    config.load_study("x.py")
+
+
+@pytest.mark.parametrize(
+  ("lines", "message"),
+  [
+    (
+      "STUDY = 3",
+      "broken.py: TypeError: STUDY must be a Study, got 3.",
+    ),
+    ("", "broken.py: AttributeError: .* It must define STUDY"),
+    ("x = 1\nSTUDY = y", "broken.py, line 2: NameError: name 'y' is not"),
+    ("STUDY = (", r"broken.py: SyntaxError: .*\(broken.py, line 1\)"),
+    (MINE.replace("SGD,)", "SGD, SGD)"), "line 3: ConfigError: optimizers has"),
+  ],
+)
+def test_a_broken_study(tmp_path, monkeypatch, lines, message):
+  """Is named, and breaks no other study."""
+  path = tmp_path / "broken.py"
+  path.write_text(lines)
+  with pytest.raises(ConfigError, match=message):
+    config.load_study(str(path))
+
+
+def test_a_broken_study_of_the_clone(tmp_path, monkeypatch, capsys):
+  """Is named by `list`, and breaks no other study."""
+  (tmp_path / "broken.py").write_text("STUDY = y")
+  monkeypatch.setattr(studies, "__path__", [*studies.__path__, str(tmp_path)])
+  monkeypatch.setattr(sys, "argv", ["experiments", "list"])
+  command_line.main()
+  lines = capsys.readouterr().out.splitlines()
+  assert len(lines) == len(config.study_names())
+  (line,) = (line for line in lines if line.startswith("broken"))
+  assert f"Error: {tmp_path / 'broken.py'}, line 1: NameError" in line
+  assert "broken" not in config.studies() and "quick" in config.studies()
+
+
+def test_a_study_is_loaded_alone():
+  code = "import sys; from experiments import config; config.load_study('best')"
+  code += "; print(*(name for name in sys.modules if 'studies.' in name))"
+  command = [sys.executable, "-c", code]
+  loaded = subprocess.run(command, capture_output=True, text=True, check=True)
+  names = {name.rpartition(".")[2] for name in loaded.stdout.split()}
+  assert names == {"best", "methods", "schedules", "strength"}

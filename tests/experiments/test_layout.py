@@ -10,12 +10,15 @@ ROOT = pathlib.Path(__file__).parents[2]
 MAY_IMPORT = {
   "files": set(),
   "fields": set(),
+  "registry": set(),
   "grokking": {"engine"},
   "datasets": set(),
-  "config": {"datasets", "fields", "studies"},
+  "config": {"datasets", "fields", "registry", "studies"},
   "studies": {"datasets", "config"},
-  "engine": {"datasets", "config", "fields"},
-  "report": {"datasets", "config", "engine", "grokking", "studies"},
+  "engine": {"datasets", "config", "fields", "registry"},
+  "report": {
+    *("datasets", "config", "engine", "grokking", "registry", "studies"),
+  },
   "cli": {"datasets", "config", "engine", "grokking", "report"},
   "__main__": {"cli"},
 }

@@ -229,9 +229,10 @@ def test_communication_is_seen(four):
 
 def resnet18(mesh: Mesh, **options: Any) -> tuple[Any, Any]:
   """The network, and the types of its variables, on every chip."""
+  from experiments import registry
   from experiments.engine import models
 
-  model = models.MODELS["resnet18"](**options)
+  model = registry.MODELS["resnet18"](**options)
   init = functools.partial(models.init, model)
   return model, abstract(jax.eval_shape(init, jax.random.key(0)), mesh)
 

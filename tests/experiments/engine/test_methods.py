@@ -9,7 +9,7 @@ import optax
 import pytest
 import tiny
 
-from experiments import datasets
+from experiments import datasets, registry
 from experiments.config import METHODS, ORTHOGRAD, SGD, Config, Method, Run
 from experiments.engine import methods, models, train
 from orthograd_optax import orthograd
@@ -194,7 +194,7 @@ def test_average():
 @pytest.fixture(scope="module", autouse=True)
 def tiny_model():
   with pytest.MonkeyPatch.context() as patch:
-    patch.setitem(models.MODELS, "small", tiny.MODEL)
+    patch.setitem(registry.MODELS, "small", tiny.MODEL)
     yield
 
 
@@ -256,7 +256,7 @@ def trained(*of, **options):
 
 def plain_loop(run: train.Runs, gradients):
   """An epoch of SGD, without masks or an axis for runs."""
-  method, model = run.method, models.MODELS["small"]()
+  method, model = run.method, registry.MODELS["small"]()
   key = jax.random.fold_in(jax.random.key(run.seed), 0)
   weights = train.Weights(**models.init(model, key))
   momentum = jax.tree.map(jnp.zeros_like, weights.params)
@@ -282,7 +282,7 @@ def plain_loop(run: train.Runs, gradients):
 @jax.jit
 def value(model_params, stats, x, targets):
   """Loss and new statistics: targets are probabilities of classes."""
-  logits, new = models.MODELS["small"]().apply(
+  logits, new = registry.MODELS["small"]().apply(
     {"params": model_params, "batch_stats": stats},
     x,
     train=True,

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments import registry
 from experiments.config import Config
 from experiments.engine import convolutions, models, train
 
@@ -23,7 +24,7 @@ X = np.random.default_rng(0).normal(size=(12, 32, 32, 3)).astype(np.float32)
 )
 def test_number_of_parameters(name, expected):
   variables = jax.eval_shape(
-    models.MODELS[name]().init, jax.random.key(0), jnp.asarray(X)
+    registry.MODELS[name]().init, jax.random.key(0), jnp.asarray(X)
   )
   sizes = [x.size for x in jax.tree.leaves(variables["params"])]
   assert sum(sizes) == expected
@@ -36,7 +37,7 @@ def test_number_of_parameters(name, expected):
 )
 def test_kinds(name, bare, normed):
   """A pre-activation block's last convolution and its shortcut are bare."""
-  model = models.MODELS[name]()
+  model = registry.MODELS[name]()
   shapes = jax.eval_shape(lambda: models.init(model, jax.random.key(0)))
   found = models.by_path(models.kinds(model, shapes["params"]))
   counts = collections.Counter(found.values())
@@ -146,7 +147,7 @@ def test_resnet18_is_pytorchs():
         module.running_mean.uniform_(-0.2, 0.2)
         module.running_var.uniform_(0.8, 1.2)
   x = torch.from_numpy(np.transpose(X, (0, 3, 1, 2)).copy())
-  model = models.MODELS["resnet18"](method="patches")
+  model = registry.MODELS["resnet18"](method="patches")
   variables = from_torch(net)
   net.eval()
   expected = forward(x).detach().numpy()
@@ -200,7 +201,7 @@ def test_init_of_layers():
 )
 def test_init(name):
   """All weights at once have the distributions that the layers ask for."""
-  model = models.MODELS[name]()
+  model = registry.MODELS[name]()
   make = jax.jit(lambda key: models.init(model, key))
   variables = make(jax.random.key(0))
   check_dense(variables["params"]["Dense_0"])
@@ -219,7 +220,7 @@ def test_init(name):
 
 def test_a_scale_of_a_kernel_before_batch_norm_does_not_count():
   """And in a pre-activation network, that of a block's last kernel does."""
-  model = models.MODELS["small"]()
+  model = registry.MODELS["small"]()
   variables = models.init(model, jax.random.key(0))
   apply = jax.jit(
     lambda v: model.apply(v, X, train=True, mutable=["batch_stats"])[0]
@@ -425,7 +426,7 @@ def test_batch_norm_and_its_gradient(axis_name):
 
 
 def test_masked_images_have_no_part_in_the_statistics():
-  model = models.MODELS["small"]()
+  model = registry.MODELS["small"]()
   variables = models.init(model, jax.random.key(0))
   apply = jax.jit(
     lambda x, mask: model.apply(

@@ -9,6 +9,7 @@ import optax
 import pytest
 import tiny
 
+from experiments import registry
 from experiments.config import SGD, Config
 from experiments.datasets import cache
 from experiments.engine import evaluate, memory, models, train
@@ -20,7 +21,7 @@ SAMPLE = cache.load_sample()
 @pytest.fixture(scope="module", autouse=True)
 def tiny_model():
   with pytest.MonkeyPatch.context() as patch:
-    patch.setitem(models.MODELS, "small", tiny.MODEL)
+    patch.setitem(registry.MODELS, "small", tiny.MODEL)
     yield
 
 
@@ -105,7 +106,7 @@ def test_batches():
 def test_engine_is_a_plain_loop(trained):
   """Run by run and step by step, without masks or an axis for runs."""
   _, state, found = trained
-  config, model = tiny.CONFIG, models.MODELS["small"]()
+  config, model = tiny.CONFIG, registry.MODELS["small"]()
   _, runs, _ = start()
 
   def make(strength):
@@ -236,7 +237,7 @@ def test_logits_and_metrics(trained):
   assert not ensembles
   assert logits.shape == (4, 333, 10) and len(rows) == 4
   one = jax.tree.map(lambda x: x[2], state.weights)
-  expected = models.MODELS["small"]().apply(
+  expected = registry.MODELS["small"]().apply(
     one._asdict(),
     train.normalize(images),
   )
