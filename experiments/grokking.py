@@ -1,32 +1,33 @@
-"""Grokking, the task that ⊥Grad was made for: study 11 of PLAN.md.
+"""Grokking, the task that ⊥Grad was made for: PLAN.md, studies 11 and 19.
 
 A network memorizes sums mod 113 first, and generalizes long after.
 
     python -m experiments grokking --pilot    chooses AdamW's weight decay
     python -m experiments grokking            trains, and writes the page
+    python -m experiments grokking --rates    three learning rates, 2,000 steps
 
 A ReLU network without biases learns a + b mod 113 from 40 % of all pairs, full
 batch, as in Prieto et al, "Grokking at the Edge of Numerical Stability", 2025.
 All arms share a seed's pairs and initial weights.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
-import hashlib
-import json
-import os
 import pathlib
-import time
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
 from experiments.engine.progress import Eta, Progress
-from experiments.engine.rows import Rows, environment, now, read
+from experiments.engine.rows import read
 from experiments.files import UserError
+from experiments.standalone import Run, Task, digest
+from experiments.tuning import Grid, Setting, to_try
+from experiments.tuning import choose as choose_settings
 from orthograd_optax import calibration, orthograd_adamw
 
 STUDY, PILOT = "grokking", "grokking_pilot"
@@ -65,21 +66,25 @@ class Recipe:
 
   @property
   def hash(self) -> str:
-    content = json.dumps(dataclasses.asdict(self), sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+    return digest(dataclasses.asdict(self))
 
 
 class Arm(NamedTuple):
-  """One side of a comparison: AdamW or ⊥AdamW, with a weight decay."""
+  """One side of a comparison: AdamW or ⊥AdamW, with a weight decay.
+
+  Its loss is the cross-entropy of softmax, or else of StableMax.
+  """
 
   orthograd: bool
   weight_decay: float
+  stablemax: bool = False
 
   @property
   def key(self) -> str:
     """The arm's name in rows, under `optimizer`."""
     name = "orthograd_adamw" if self.orthograd else "adamw"
-    return f"{name}_decay_{self.weight_decay:g}" if self.weight_decay else name
+    name += f"_decay_{self.weight_decay:g}" if self.weight_decay else ""
+    return f"{name}_stablemax" if self.stablemax else name
 
 
 ADAMW, ORTHOGRAD = Arm(False, 0.0), Arm(True, 0.0)
@@ -90,6 +95,12 @@ STUDIES = {
   STUDY: (ARMS, range(100, 110)),
   PILOT: (PILOT_ARMS, range(900, 903)),
 }
+# The study at several learning rates, on seeds of its own.
+RATES_STUDY, RATES_PILOT = "grokking_rates", "grokking_rates_pilot"
+RATES = 0.003, 0.01, 0.03
+RATES_SEEDS, RATES_PILOT_SEEDS = range(110, 120), range(903, 906)
+# Of AdamW and ⊥AdamW. The first and the last are a step beyond the grid.
+DECAYS = Grid({"weight_decay": (0.1, 0.3, 1.0, 3.0, 8.0, 24.0, 72.0)})
 
 
 class Pairs(NamedTuple):
@@ -130,16 +141,30 @@ def logits(params: Params, pairs: jax.Array) -> jax.Array:
   return jax.nn.relu(jax.nn.relu(hidden) @ second) @ last
 
 
-def loss(params: Params, pairs: jax.Array, modulus: int) -> jax.Array:
+def losses(logits: jax.Array, labels: jax.Array, stablemax: Any) -> jax.Array:
+  """The loss of each pair."""
   entropy = optax.losses.softmax_cross_entropy_with_integer_labels
-  return entropy(logits(params, pairs), sums(pairs, modulus)).mean()
+  stable = calibration.stablemax_cross_entropy
+  return jnp.where(stablemax, stable(logits, labels), entropy(logits, labels))
 
 
-def measure(params: Params, data: Pairs, modulus: int) -> dict[str, Any]:
+def loss(
+  params: Params, pairs: jax.Array, modulus: int, stablemax: Any = False
+) -> jax.Array:
+  its, labels = logits(params, pairs), sums(pairs, modulus)
+  return losses(its, labels, stablemax).mean()
+
+
+def measure(
+  params: Params, data: Pairs, modulus: int, stablemax: Any = False
+) -> dict[str, Any]:
   """Metrics of the training and the test pairs; accuracies in %."""
 
   def one(pairs):
     its, labels = logits(params, pairs), sums(pairs, modulus)
+    # A softmax of these logarithms gives StableMax's probabilities.
+    log_s = jnp.sign(its) * jnp.log1p(jnp.abs(its))
+    its = jnp.where(stablemax, log_s, its)
     return {
       "top1": 100 * calibration.accuracy(its, labels),
       "loss": calibration.nll(its, labels),
@@ -149,59 +174,72 @@ def measure(params: Params, data: Pairs, modulus: int) -> dict[str, Any]:
   return {name: one(pairs) for name, pairs in data._asdict().items()}
 
 
-def optimizer(
-  recipe: Recipe, strength: Any, decay: Any
-) -> optax.GradientTransformation:
+def optimizer(recipe: Recipe, arm: Arm) -> optax.GradientTransformation:
   """⊥AdamW. With strength 0 it is AdamW, so all arms are one program."""
   return orthograd_adamw(
-    recipe.learning_rate, weight_decay=decay, strength=strength
+    recipe.learning_rate, weight_decay=arm.weight_decay, strength=arm.orthograd
   )
 
 
 @functools.partial(jax.jit, static_argnames="recipe")
-@functools.partial(jax.vmap, in_axes=(None, 0, 0, 0, None, None))
+@functools.partial(jax.vmap, in_axes=(None, 0, 0, 0, 0))
 def advance(
-  recipe: Recipe, params, state, data: Pairs, strength, decay
+  recipe: Recipe, params, state, data: Pairs, arm: Arm
 ) -> tuple[Params, Any, dict[str, Any]]:
-  """Trains every seed up to the next evaluation, and evaluates it."""
-  tx = optimizer(recipe, strength, decay)
+  """Trains every run up to the next evaluation, and evaluates it."""
+  tx = optimizer(recipe, arm)
 
   def step(carry, _):
     params, state = carry
-    grads = jax.grad(loss)(params, data.train, recipe.modulus)
+    grads = jax.grad(loss)(params, data.train, recipe.modulus, arm.stablemax)
     updates, state = tx.update(grads, state, params)
     return (optax.apply_updates(params, updates), state), None
 
   carry = params, state
   (params, state), _ = jax.lax.scan(step, carry, length=recipe.evaluate_every)
-  return params, state, measure(params, data, recipe.modulus)
+  return params, state, measure(params, data, recipe.modulus, arm.stablemax)
 
 
 def train(
-  recipe: Recipe, arm: Arm, seeds: Sequence[int], say: Any
-) -> Iterable[tuple[int, int, dict[str, Any]]]:
-  """Trains an arm. Yields seed, step and metrics."""
-  stack = lambda *runs: np.stack(runs)
-  params = jax.tree.map(stack, *(init(recipe, seed) for seed in seeds))
-  data = jax.tree.map(stack, *(split(recipe, seed) for seed in seeds))
-  strength, decay = np.float32(arm.orthograd), np.float32(arm.weight_decay)
-  state = jax.vmap(optimizer(recipe, strength, decay).init)(params)
+  recipe: Recipe, runs: Sequence[Run], say: Progress
+) -> Iterator[tuple[Run, int, dict[str, Any]]]:
+  """Trains runs together. Yields each with a step and its metrics."""
+  stack = lambda *each: np.stack(each)
+  params = jax.tree.map(stack, *(init(recipe, run.seed) for run in runs))
+  data = jax.tree.map(stack, *(split(recipe, run.seed) for run in runs))
+  arms = jax.tree.map(
+    lambda *x: np.array(x, np.float32), *(run.arm for run in runs)
+  )
+  state = jax.vmap(lambda params, arm: optimizer(recipe, arm).init(params))(
+    params, arms
+  )
   steps = range(0, recipe.steps, recipe.evaluate_every)
   eta = Eta(len(steps))
   for before in steps:
     step = before + recipe.evaluate_every
     with jax.default_matmul_precision("float32"):
-      params, state, found = advance(
-        recipe, params, state, data, strength, decay
-      )
+      params, state, found = advance(recipe, params, state, data, arms)
     found = jax.device_get(found)
     eta.tick()
     say(
-      f"{arm.key}, {len(seeds)} seeds: epoch {step} of {recipe.steps}, test "
-      f"accuracy {found['test']['top1'].mean():.1f} %, {eta}"
+      f"{runs[0].arm.key}, {len(runs)} runs: epoch {step} of {recipe.steps}, "
+      f"test accuracy {found['test']['top1'].mean():.1f} %, {eta}"
     )
-    for i, seed in enumerate(seeds):
-      yield seed, step, jax.tree.map(lambda x, i=i: float(x[i]), found)
+    for i, run in enumerate(runs):
+      its = jax.tree.map(lambda x, i=i: float(x[i]), found)
+      yield run, step, {"metrics": its["test"], "train": its["train"]}
+
+
+def task(study: str, recipe: Recipe) -> Task:
+  """The rows of a study. With the full batch, a step is an epoch."""
+  return Task(
+    study,
+    f"addition mod {recipe.modulus}",
+    dataclasses.asdict(recipe),
+    recipe.steps,
+    functools.partial(train, recipe),
+    at_once=10,
+  )
 
 
 def run(
@@ -221,30 +259,72 @@ def run(
   Returns:
     All rows of the folder.
   """
-  folder.mkdir(parents=True, exist_ok=True)
-  rows, say = Rows(folder / "rows.jsonl"), Progress()
-  dataset = f"addition mod {recipe.modulus}"
   arms, its_seeds = STUDIES[study]
-  for arm in arms:
-    done = lambda seed, arm=arm: (
-      (recipe.hash, arm.key, seed, recipe.steps, dataset) in rows.keys
-    )
-    missing = [seed for seed in seeds or its_seeds if not done(seed)]
-    if not missing:
-      continue
-    start, new = time.monotonic(), []
-    for seed, step, found in train(recipe, arm, missing, say):
-      row = {"study": study, "optimizer": arm.key, **arm._asdict()}
-      # With the full batch, a step is an epoch.
-      row |= {"seed": seed, "epoch": step, "dataset": dataset}
-      row |= {"metrics": found["test"], "train": found["train"]}
-      row |= {"config": dataclasses.asdict(recipe), "config_hash": recipe.hash}
-      row |= {"wall_time": round(time.monotonic() - start, 1), "time": now()}
-      new.append(row | environment() | {"cores": os.cpu_count()})
-    # Sorted, so that a run whose last row is written is complete.
-    rows.append(sorted(new, key=lambda row: (row["seed"], row["epoch"])))
-    say(f"{arm.key}: {time.monotonic() - start:.0f} s")
-  return list(read(rows.path))
+  runs = [Run(arm, seed) for arm in arms for seed in seeds or its_seeds]
+  task(study, recipe).rows(folder, runs)
+  return list(read(folder / "rows.jsonl"))
+
+
+def run_rates(
+  folder: pathlib.Path, recipe: Recipe, seeds: Sequence[int] = RATES_SEEDS
+) -> list[dict[str, Any]]:
+  """Chooses weight decays at a learning rate, and trains all arms with them.
+
+  The weight decay with the fewest steps to 99 % is chosen, for AdamW and for
+  ⊥AdamW.
+
+  Args:
+    folder: of the rows. What it has already is not trained again.
+    recipe: the learning rate, and what all arms share.
+    seeds: to train each arm with.
+
+  Returns:
+    The rows of the study at this learning rate.
+  """
+  pilot, known = task(RATES_PILOT, recipe), {}
+  names = {"adamw": False, "orthograd_adamw": True}
+  grids = dict.fromkeys(names, DECAYS)
+
+  def steps(name: str, setting: Setting) -> float | None:
+    found = steps_to_goal(known, Arm(names[name], setting[0]), recipe)
+    return float(np.mean(list(found.values()))) if found else None
+
+  tried = to_try(grids, steps, more=1)
+  for _ in range(2):  # the grid, then its extension
+    arms = [
+      Arm(names[n], s[0]) for n, settings in tried.items() for s in settings
+    ]
+    runs = [Run(arm, seed) for arm in arms for seed in RATES_PILOT_SEEDS]
+    known = pilot.rows(folder, runs)
+    tried = to_try(grids, steps, more=1)
+  chosen = choose_settings(tried, steps)
+  tuned = (Arm(names[name], setting[0]) for name, setting in chosen.items())
+  arms = ADAMW, ORTHOGRAD, *tuned, Arm(False, 0.0, stablemax=True)
+  runs = [Run(arm, seed) for arm in arms for seed in seeds]
+  return task(RATES_STUDY, recipe).rows(folder, runs)
+
+
+def run_all_rates(
+  folder: pathlib.Path, steps: int, seeds: Sequence[int] | None = None
+) -> str:
+  """Trains the study at all learning rates.
+
+  Returns:
+    For each rate and arm, how many seeds reach 99 %, and their median steps.
+  """
+  lines = []
+  for rate in RATES:
+    recipe = Recipe(learning_rate=rate, steps=steps)
+    rows = run_rates(folder, recipe, seeds or RATES_SEEDS)
+    arms = (Arm(*(row[name] for name in Arm._fields)) for row in rows)
+    for arm in dict.fromkeys(arms):
+      its = list(steps_to_goal(rows, arm, recipe).values())
+      reached = sum(step <= steps for step in its)
+      lines.append(
+        f"rate {rate:g}, {arm.key}: {reached} of {len(its)} seeds reach 99 %, "
+        f"median {np.median(its):g} of {steps} steps"
+      )
+  return "\n".join(lines)
 
 
 def steps_to_goal(

@@ -264,20 +264,30 @@ def report_(args: argparse.Namespace) -> None:
     help="train the pilot instead: AdamW alone, at five weight decays",
   ),
   argument(
+    "--rates",
+    action="store_true",
+    help="train at three learning rates instead, each with its own pilot, and "
+    "with StableMax; writes rows, and no page",
+  ),
+  argument(
     "--output",
     type=PATH,
     default=pathlib.Path("runs", "grokking"),
     metavar="FOLDER",
-    help="of rows, page and picture (runs/grokking)",
+    help="folder for rows, page and picture (runs/grokking)",
   ),
   argument(
-    "--steps", type=positive, default=500, metavar="N", help="of training (500)"
+    "--steps",
+    type=positive,
+    metavar="N",
+    help="training steps (500; with --rates 2000)",
   ),
   argument(
     "--seeds",
     type=whole_numbers,
     metavar="LIST",
-    help="such as 100,101 (100 to 109; the pilot's are 900 to 902)",
+    help="such as 100,101 (100 to 109; the pilot's are 900 to 902, and those "
+    "of --rates 110 to 119)",
   ),
   example=(
     "grokking --output runs/try --steps 20 --seeds 1,2",
@@ -292,13 +302,55 @@ def grokking(args: argparse.Namespace) -> None:
   it."""
   from experiments import grokking, report
 
-  recipe = grokking.Recipe(steps=args.steps)
+  if args.rates:
+    print(grokking.run_all_rates(args.output, args.steps or 2000, args.seeds))
+    return
+  recipe = grokking.Recipe(steps=args.steps or 500)
   study = grokking.PILOT if args.pilot else grokking.STUDY
   rows = grokking.run(args.output, study, recipe, args.seeds)
   if args.pilot:
     print(grokking.pilot_text(rows, recipe))
   else:
     print(report.write_grokking(args.output, rows, recipe))
+
+
+@command(
+  argument(
+    "--output",
+    type=PATH,
+    default=pathlib.Path("runs", "language"),
+    metavar="FOLDER",
+    help="folder for rows (runs/language)",
+  ),
+  argument(
+    "--seeds",
+    type=whole_numbers,
+    metavar="LIST",
+    help="such as 100,101 (100 to 104)",
+  ),
+  argument(
+    "--small",
+    action="store_true",
+    help="try it out: a tiny transformer and 20 steps, in a minute",
+  ),
+  example=(
+    "language --output runs/try --small --seeds 1,2",
+    "tries it out on two seeds",
+  ),
+)
+def language(args: argparse.Namespace) -> None:
+  """train AdamW and ⊥AdamW on the text of this Python's packages
+
+  A transformer of 11 M parameters predicts bytes. Chooses learning rates on
+  held-out packages first. Prints bits per byte and ECE of the test packages,
+  before and after temperature scaling. It needs a GPU and no download. The same
+  command resumes it."""
+  from experiments import language
+
+  _keep_programs()
+  recipe = language.SMALL if args.small else language.Recipe()
+  rows = language.run(args.output, recipe, args.seeds or language.SEEDS)
+  print(language.result_text(rows))
 
 
 def _study(args: argparse.Namespace) -> tuple[Any, pathlib.Path]:

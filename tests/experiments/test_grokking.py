@@ -1,5 +1,6 @@
 """Addition mod 113: its data, one step by hand, and runs that go on."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -123,10 +124,10 @@ def test_optimizer_is_optax():
   params, data = grokking.init(SMALL, 0), grokking.split(SMALL, 0)
   grads = jax.grad(grokking.loss)(params, data.train, SMALL.modulus)
   for arm in grokking.ARMS:
-    strength, decay = np.float32(arm.orthograd), np.float32(arm.weight_decay)
-    alone = optax.adamw(0.01, weight_decay=decay)
+    arm = jax.tree.map(np.float32, arm)
+    alone = optax.adamw(0.01, weight_decay=arm.weight_decay)
     expected = optax.chain(orthograd(), alone) if arm.orthograd else alone
-    ours = grokking.optimizer(SMALL, strength, decay)
+    ours = grokking.optimizer(SMALL, arm)
     a, b = (
       tx.update(grads, tx.init(params), params)[0] for tx in (ours, expected)
     )
@@ -139,9 +140,9 @@ def test_goes_on(folder, rows, monkeypatch):
   trained = []
   train = grokking.train
 
-  def spy(recipe, arm, seeds, say):
-    trained.append((arm.key, list(seeds)))
-    return train(recipe, arm, seeds, say)
+  def spy(recipe, runs, say):
+    trained.append([(run.arm.key, run.seed) for run in runs])
+    return train(recipe, runs, say)
 
   monkeypatch.setattr(grokking, "train", spy)
   grokking.run(folder, grokking.STUDY, SMALL, seeds=SEEDS)
@@ -149,7 +150,7 @@ def test_goes_on(folder, rows, monkeypatch):
   # Torn within the rows of the last arm's last seed.
   path.write_bytes(whole[:-100])
   again = grokking.run(folder, grokking.STUDY, SMALL, seeds=SEEDS)
-  assert trained == [(grokking.ARMS[-1].key, [102])]
+  assert trained == [[(grokking.ARMS[-1].key, 102)]]
   keys = [engine_rows.key(row) for row in again]
   assert len(set(keys)) == len(keys) == len(rows) == 4 * 3 * 2
   assert [row["metrics"] for row in again] == [row["metrics"] for row in rows]
@@ -170,13 +171,62 @@ def test_steps_to_goal():
   assert grokking.steps_to_goal(found, grokking.ADAMW, recipe) == {}
 
 
+def test_stablemax():
+  """Loss and metrics are of StableMax's probabilities, in float64 by hand."""
+  random = np.random.default_rng(0)
+  params = [10 * w for w in grokking.init(SMALL, 0)]
+  pairs = random.integers(0, 5, (8, 2))
+  z = forward([w.astype(np.float64) for w in params], pairs, 5)[-1]
+  assert z.min() < 0 < z.max()
+  s = np.where(z < 0, 1 / (1 - np.minimum(z, 0)), z + 1)
+  p = s / s.sum(axis=1, keepdims=True)
+  expected = -np.log(p[np.arange(8), pairs.sum(axis=1) % 5]).mean()
+  data = grokking.Pairs(pairs, pairs)
+  found = grokking.measure(params, data, 5, stablemax=True)["test"]["loss"]
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  found = grokking.loss(params, pairs, 5, stablemax=True)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_rates(tmp_path, monkeypatch):
+  """Each rate has a pilot of both methods, and arms with its choices."""
+  small = dataclasses.replace(SMALL, learning_rate=0.03)
+  rows = grokking.run_rates(tmp_path, small, seeds=(1, 2))
+  everything = list(engine_rows.read(tmp_path / "rows.jsonl"))
+  pilot = [row for row in everything if row["study"] == grokking.RATES_PILOT]
+  last = [row for row in rows if row["epoch"] == small.steps]
+  assert {row["study"] for row in rows} == {grokking.RATES_STUDY}
+  assert len(last) == 5 * 2 and len({row["optimizer"] for row in last}) == 5
+  assert {row["seed"] for row in pilot} == {903, 904, 905}
+  for orthograd_ in (False, True):
+    steps = {
+      decay: np.mean(list(grokking.steps_to_goal(pilot, arm, small).values()))
+      for decay in grokking.DECAYS.ladders["weight_decay"]
+      if (arm := grokking.Arm(orthograd_, decay))
+      and grokking.steps_to_goal(pilot, arm, small)
+    }
+    (tuned,) = {
+      row["weight_decay"]
+      for row in last
+      if row["weight_decay"] and row["orthograd"] == orthograd_
+    }
+    assert steps[tuned] == min(steps.values())
+    assert len(steps) >= 5
+  trained = []
+  monkeypatch.setattr(grokking, "train", lambda *args: trained.append(args))
+  again = grokking.run_rates(tmp_path, small, seeds=(1, 2))
+  assert again == rows
+  assert not trained
+
+
 def test_steps_must_fit():
   with pytest.raises(UserError, match="steps is 12, but must be a multiple of"):
     grokking.Recipe(steps=12)
 
 
 def test_pilot_command(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(grokking, "Recipe", lambda steps: SMALL)
+  monkeypatch.setattr(grokking, "Recipe", lambda **_: SMALL)
   words = [
     "grokking",
     "--pilot",

@@ -11,7 +11,10 @@ MAY_IMPORT = {
   "files": set(),
   "fields": set(),
   "registry": set(),
-  "grokking": {"engine"},
+  "grokking": {"engine", "standalone", "tuning"},
+  "language": {"engine", "standalone", "tuning"},
+  "standalone": {"engine"},
+  "tuning": set(),
   "datasets": set(),
   "config": {"datasets", "fields", "registry", "studies"},
   "studies": {"datasets", "config"},
@@ -19,7 +22,7 @@ MAY_IMPORT = {
   "report": {
     *("datasets", "config", "engine", "grokking", "registry", "studies"),
   },
-  "cli": {"datasets", "config", "engine", "grokking", "report"},
+  "cli": {"datasets", "config", "engine", "grokking", "language", "report"},
   "__main__": {"cli"},
 }
 

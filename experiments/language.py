@@ -1,0 +1,476 @@
+"""Language: does ⊥Grad help a transformer that predicts bytes? See PLAN.md.
+
+    python -m experiments language
+
+collects text, chooses learning rates, trains and prints the result. The text is
+Python and English: sources and docs of the standard library and of installed
+packages. The hash of a package's name decides whether it is for training, for
+choosing or for testing. The rows have the text's size and hash; nothing else of
+it is kept.
+
+AdamW and ⊥AdamW, with the usual weight decay and with a weak one, each at the
+learning rate with the lowest loss on the text for choosing. All arms share a
+seed's initial weights and batches, and are one compiled program.
+"""
+
+import collections
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import dataclasses
+import functools
+import hashlib
+import math
+import pathlib
+import sys
+import sysconfig
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments.engine.progress import Eta, Progress
+from experiments.files import UserError
+from experiments.standalone import Run, Task
+from experiments.tuning import Grid, choose, to_try
+from orthograd_optax import calibration, orthograd_adamw, stats
+
+STUDY, TUNING = "language", "language_tuning"
+SEEDS, TUNING_SEEDS = range(100, 105), (900,)
+DECAYS = {"usual": 0.1, "weak": 0.01}
+# The first and the last are a step beyond the grid.
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+SUFFIXES = (".py", ".pyi", ".md", ".rst", ".txt")
+
+Params = Any  # a tree of arrays; optax has a wider type
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """The settings that all arms share.
+
+  Attributes:
+    layers: blocks of attention and two dense layers.
+    width: entries of a position's vector.
+    heads: attention heads.
+    context: bytes that a prediction can see. A window has one more.
+    batch: windows in a step.
+    steps: training steps.
+    warm_up: share of the steps before the learning rate falls as a cosine.
+    package_bytes: most bytes of text from a package.
+    train_bytes: most bytes of text to train on.
+    windows: most windows to evaluate on.
+    precision: dtype of products; parameters and losses are float32.
+  """
+
+  layers: int = 6
+  width: int = 384
+  heads: int = 6
+  context: int = 256
+  batch: int = 64
+  steps: int = 3000
+  warm_up: float = 0.05
+  package_bytes: int = 2**19
+  train_bytes: int = 2**24
+  windows: int = 4096
+  precision: str = "bfloat16"
+
+
+# To try the study out.
+SMALL = Recipe(
+  layers=1,
+  width=32,
+  heads=2,
+  context=64,
+  batch=8,
+  steps=20,
+  package_bytes=2**12,
+  windows=32,
+  precision="float32",
+)
+
+
+class Arm(NamedTuple):
+  """AdamW or ⊥AdamW, with a weight decay and a learning rate."""
+
+  orthograd: bool
+  weight_decay: float
+  learning_rate: float
+
+  @property
+  def key(self) -> str:
+    """The arm's name in rows: `adamw_usual`, with the rate when tuning."""
+    (decay,) = (k for k, v in DECAYS.items() if v == self.weight_decay)
+    return f"{'orthograd_' * self.orthograd}adamw_{decay}"
+
+
+class TuningArm(Arm):
+  """An arm whose name in rows tells its learning rate."""
+
+  @property
+  def key(self) -> str:
+    return f"{super().key}_{self.learning_rate:g}"
+
+
+# Pairs to compare: without ⊥Grad and with it.
+PAIRS = tuple(
+  tuple(Arm(orthograd, decay, 0.0) for orthograd in (False, True))
+  for decay in DECAYS.values()
+)
+
+
+class Text(NamedTuple):
+  """Text, by what it is for.
+
+  Attributes:
+    train: (bytes,), uint8.
+    held_out: (windows, context + 1), uint8: to choose settings on.
+    test: (windows, context + 1), uint8.
+    facts: packages, files, bytes and SHA-256 of each.
+  """
+
+  train: np.ndarray
+  held_out: np.ndarray
+  test: np.ndarray
+  facts: dict[str, dict[str, Any]]
+
+
+def text_folders() -> list[pathlib.Path]:
+  """The standard library's folder, and the installed packages' folders."""
+  installed = ("site-packages", "dist-packages")
+  paths = [sysconfig.get_paths()["stdlib"]]
+  paths += [p for p in sys.path if pathlib.Path(p).name in installed]
+  return [pathlib.Path(path) for path in dict.fromkeys(paths)]
+
+
+def collect(
+  recipe: Recipe, folders: Iterable[pathlib.Path] | None = None
+) -> Text:
+  """Collects text from folders of packages, by default :func:`text_folders`.
+
+  A package is whole in one part. A file that another package has, too, is read
+  once.
+  """
+  files: dict[str, list[tuple[str, pathlib.Path]]] = collections.defaultdict(
+    list
+  )
+  for folder in text_folders() if folders is None else folders:
+    for path in folder.rglob("*"):
+      inside = path.relative_to(folder)
+      skipped = {"site-packages", "dist-packages", "_vendor"} & {*inside.parts}
+      name = inside.parts[0].partition(".")[0]
+      if path.suffix in SUFFIXES and not skipped and path.is_file():
+        if not inside.parts[0].endswith(".dist-info"):
+          files[name].append((inside.as_posix(), path))
+  parts = {name: bytearray() for name in ("train", "held_out", "test")}
+  counts = {name: {"packages": 0, "files": 0} for name in parts}
+  seen: set[bytes] = set()
+  for package in sorted(files, key=_digest):
+    # 10 % of the packages each are held out and for testing.
+    place = _digest(package)[0] / 256
+    part = "test" if place < 0.1 else "held_out" if place < 0.2 else "train"
+    its = bytearray()
+    for _, path in sorted(files[package], key=lambda file: _digest(file[0])):
+      content = _read(path)
+      digest = hashlib.sha256(content).digest()
+      if digest in seen or len(its) + len(content) >= recipe.package_bytes:
+        continue
+      seen.add(digest)
+      its += content + b"\0"
+      counts[part]["files"] += 1
+    parts[part] += its
+    counts[part]["packages"] += bool(its)
+  arrays = {k: np.frombuffer(bytes(v), np.uint8) for k, v in parts.items()}
+  for name, array in arrays.items():
+    if len(array) < 4 * (recipe.context + 1):
+      raise UserError(
+        f"The {name} text has {len(array)} bytes, but needs at least "
+        f"{4 * (recipe.context + 1)}. Install more packages: their sources and "
+        "docs are the text."
+      )
+  train = arrays["train"][: recipe.train_bytes]
+  held_out, test = (_windows(arrays[k], recipe) for k in ("held_out", "test"))
+  facts = {
+    name: counts[name]
+    | {"bytes": its.size, "sha256": hashlib.sha256(its.tobytes()).hexdigest()}
+    for name, its in zip(parts, (train, held_out, test), strict=True)
+  }
+  return Text(train, held_out, test, facts)
+
+
+def _digest(name: str) -> bytes:
+  return hashlib.sha256(name.encode(errors="surrogateescape")).digest()
+
+
+def _read(path: pathlib.Path) -> bytes:
+  try:
+    return path.read_bytes()
+  except OSError:  # not readable, or gone
+    return b""
+
+
+def _windows(text: np.ndarray, recipe: Recipe) -> np.ndarray:
+  """Windows at even distances, which share no byte to predict."""
+  count = min(recipe.windows, (len(text) - 1) // recipe.context)
+  last = len(text) - recipe.context - 1
+  starts = np.linspace(0, last, count).astype(int)
+  return text[starts[:, None] + np.arange(recipe.context + 1)]
+
+
+def init(recipe: Recipe, seed: int) -> Params:
+  """Initial weights: normal, smaller where blocks add to their input."""
+  random, d = np.random.default_rng([seed, 1]), recipe.width
+
+  def draw(*shape, scale=0.02):
+    return (scale * random.standard_normal(shape)).astype(np.float32)
+
+  adding = 0.02 / math.sqrt(2 * recipe.layers)
+  block = lambda: {
+    "norm_1": np.ones(d, np.float32),
+    "inputs": draw(d, 3 * d),
+    "outputs": draw(d, d, scale=adding),
+    "norm_2": np.ones(d, np.float32),
+    "expand": draw(d, 4 * d),
+    "contract": draw(4 * d, d, scale=adding),
+  }
+  return {
+    "bytes": draw(256, d),
+    "positions": draw(recipe.context, d),
+    "blocks": [block() for _ in range(recipe.layers)],
+    "norm": np.ones(d, np.float32),
+    "head": draw(d, 256),
+  }
+
+
+def logits(recipe: Recipe, params: Params, inputs: jax.Array) -> jax.Array:
+  """The logits (windows, bytes, 256) of the byte after each of the inputs.
+
+  Args:
+    recipe: of the transformer.
+    params: of one run.
+    inputs: (windows, bytes), integers.
+  """
+  params = optax.tree.cast(params, jnp.dtype(recipe.precision))
+  windows, length = inputs.shape
+  heads = (windows, length, recipe.heads, recipe.width // recipe.heads)
+
+  def normalize(x, scale):
+    x32 = x.astype(jnp.float32)
+    mean = jnp.mean(x32**2, axis=-1, keepdims=True)
+    return (x32 * jax.lax.rsqrt(mean + 1e-6)).astype(x.dtype) * scale[
+      None, None
+    ]
+
+  x = params["bytes"][inputs] + params["positions"][None, :length]
+  for block in params["blocks"]:
+    mixed = normalize(x, block["norm_1"]) @ block["inputs"]
+    q, k, v = (part.reshape(heads) for part in jnp.split(mixed, 3, axis=-1))
+    seen = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+    x += seen.reshape(x.shape) @ block["outputs"]
+    hidden = jax.nn.gelu(normalize(x, block["norm_2"]) @ block["expand"])
+    x += hidden @ block["contract"]
+  last = normalize(x, params["norm"]) @ params["head"]
+  return last.astype(jnp.float32)
+
+
+def loss(recipe: Recipe, params: Params, windows: jax.Array) -> jax.Array:
+  """The mean cross-entropy, in nats per byte."""
+  entropy = optax.losses.softmax_cross_entropy_with_integer_labels
+  inputs, labels = windows[:, :-1], windows[:, 1:].astype(jnp.int32)
+  return jnp.mean(entropy(logits(recipe, params, inputs), labels))
+
+
+def optimizer(recipe: Recipe, arm: Arm) -> optax.GradientTransformation:
+  """⊥AdamW with warm-up and cosine. With strength 0 it is AdamW.
+
+  Only matrices decay.
+  """
+  warm_up = round(recipe.warm_up * recipe.steps)
+  schedule = optax.warmup_cosine_decay_schedule(0.0, 1.0, warm_up, recipe.steps)
+  return orthograd_adamw(
+    lambda count: arm.learning_rate * schedule(count),
+    b2=0.95,
+    weight_decay=arm.weight_decay,
+    mask=lambda params: jax.tree.map(lambda w: w.ndim > 1, params),
+    strength=jnp.asarray(arm.orthograd, jnp.float32),
+  )
+
+
+@functools.partial(
+  jax.jit, static_argnames=("recipe", "steps"), donate_argnames="carry"
+)
+def advance(recipe: Recipe, carry, arms: Arm, seeds, text, first, steps: int):
+  """Trains all runs for some steps. Returns the carry, and losses (runs,)."""
+
+  def train(carry, arm, seed):
+    tx = optimizer(recipe, arm)
+
+    def step(carry, number):
+      params, state = carry
+      key = jax.random.fold_in(jax.random.key(seed), number)
+      last = len(text) - recipe.context
+      starts = jax.random.randint(key, (recipe.batch, 1), 0, last)
+      windows = text[starts + jnp.arange(recipe.context + 1)[None]]
+      value, grads = jax.value_and_grad(
+        lambda params: loss(recipe, params, windows)
+      )(params)
+      updates, state = tx.update(grads, state, params)
+      return (optax.apply_updates(params, updates), state), value
+
+    carry, losses = jax.lax.scan(step, carry, first + jnp.arange(steps))
+    return carry, jnp.mean(losses)
+
+  return jax.vmap(train)(carry, arms, seeds)
+
+
+def train(
+  recipe: Recipe,
+  text: np.ndarray,
+  windows: np.ndarray,
+  runs: Sequence[Run],
+  say: Progress,
+) -> Iterator[tuple[Run, int, dict[str, Any]]]:
+  """Trains runs together. Yields each with its last step and its metrics.
+
+  Args:
+    recipe: of all runs.
+    text: to train on.
+    windows: to evaluate on.
+    runs: arms and seeds.
+    say: prints progress.
+  """
+  stack = lambda *each: jnp.stack(each)
+  params = jax.tree.map(stack, *(init(recipe, run.seed) for run in runs))
+  arms = jax.tree.map(
+    lambda *x: np.array(x, np.float32), *(Arm(*r.arm) for r in runs)
+  )
+  start = lambda params, arm: (params, optimizer(recipe, arm).init(params))
+  carry = jax.vmap(start)(params, arms)
+  seeds, text_ = jnp.array([run.seed for run in runs]), jnp.asarray(text)
+  length = math.gcd(recipe.steps, 100)
+  eta = Eta(recipe.steps // length)
+  for first in range(0, recipe.steps, length):
+    carry, losses = advance(recipe, carry, arms, seeds, text_, first, length)
+    bits = np.mean(jax.device_get(losses)) / math.log(2)
+    eta.tick()
+    say(
+      f"{len(runs)} runs: epoch {first + length} of {recipe.steps} steps, "
+      f"{bits:.3f} bits a byte, {eta}"
+    )
+  for i, run in enumerate(runs):
+    params = jax.tree.map(lambda x, i=i: x[i], carry[0])
+    found = jax.device_get(measure(recipe, params, windows))
+    yield run, recipe.steps, jax.tree.map(float, found)
+
+
+@functools.partial(jax.jit, static_argnames="recipe")
+def measure(recipe: Recipe, params: Params, windows: jax.Array):
+  """What a run's row has: metrics of the bytes, and after T.
+
+  The temperature of the first half of the windows is applied to the second half
+  and the other way round. The halves have different packages, except for one.
+  """
+  one = lambda window: logits(recipe, params, window[None, :-1])[0]
+  z = jax.lax.map(one, windows, batch_size=recipe.batch).reshape(-1, 256)
+  labels = windows[:, 1:].reshape(-1).astype(jnp.int32)
+  half = len(windows) // 2 * recipe.context
+  first, second = (
+    calibration.fit_temperature(z[part], labels[part])
+    for part in (slice(half), slice(half, None))
+  )
+  scaled = jnp.concatenate([z[:half] / second, z[half:] / first])
+
+  def metrics(z):
+    return {
+      "loss": calibration.nll(z, labels),
+      "top1": 100 * calibration.accuracy(z, labels),
+      "ece": calibration.ece(z, labels),
+    }
+
+  found = metrics(z) | {"temperature": jnp.sqrt(first * second)}
+  return {"metrics": found, "scaled_crossed": metrics(scaled)}
+
+
+def run(
+  folder: pathlib.Path,
+  recipe: Recipe,
+  seeds: Iterable[int] = SEEDS,
+  folders: Iterable[pathlib.Path] | None = None,
+) -> list[dict[str, Any]]:
+  """Chooses each arm's learning rate, and trains all seeds at it.
+
+  Args:
+    folder: of the rows. What it has already is not trained again.
+    recipe: what all runs share.
+    seeds: to train each arm with.
+    folders: folders of packages, by default those of this Python.
+
+  Returns:
+    The rows of the study.
+  """
+  text = collect(recipe, folders)
+  config = dataclasses.asdict(recipe) | {"text": text.facts}
+
+  def task(study, dataset, windows):
+    its = functools.partial(train, recipe, text.train, windows)
+    return Task(study, dataset, config, recipe.steps, its, at_once=4)
+
+  tuning = task(TUNING, "held_out", text.held_out)
+  arms = {arm.key: arm for pair in PAIRS for arm in pair}
+  grids = {name: Grid({"learning_rate": RATES}) for name in arms}
+  at = lambda kind, name, rate: kind(*arms[name][:2], rate)
+  known: dict[str, float] = {}
+  losses = lambda name, setting: known.get(at(TuningArm, name, *setting).key)
+  tried = to_try(grids, losses, more=1)
+  for _ in range(2):  # the grid, then its extension
+    runs = [
+      Run(at(TuningArm, name, *setting), seed)
+      for name, settings in tried.items()
+      for setting in settings
+      for seed in TUNING_SEEDS
+    ]
+    known = mean_losses(tuning.rows(folder, runs))
+    tried = to_try(grids, losses, more=1)
+  chosen = choose(tried, losses)
+  main = task(STUDY, "clean", text.test)
+  best = [at(Arm, name, *setting) for name, setting in chosen.items()]
+  return main.rows(folder, [Run(arm, seed) for arm in best for seed in seeds])
+
+
+def mean_losses(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+  """The mean loss of the seeds of each arm. Runs that diverged have none."""
+  values: dict[str, list[float]] = collections.defaultdict(list)
+  for row in rows:
+    value = row["metrics"]["loss"]
+    values[row["optimizer"]].append(math.inf if value is None else value)
+  return {name: float(np.mean(each)) for name, each in values.items()}
+
+
+def result_text(rows: Sequence[Mapping[str, Any]]) -> str:
+  """A table of the results, and the differences that ⊥Grad makes."""
+  bits = 1 / math.log(2)
+  kinds = {
+    "bits per byte": ("metrics", "loss", bits),
+    "token ECE": ("metrics", "ece", 1.0),
+    "bits per byte after T": ("scaled_crossed", "loss", bits),
+    "token ECE after T": ("scaled_crossed", "ece", 1.0),
+  }
+  lines = []
+  for plain, projected in PAIRS:
+    pair = [
+      {r["seed"]: r for r in rows if r["optimizer"] == arm.key}
+      for arm in (plain, projected)
+    ]
+    seeds = sorted(set.intersection(*map(set, pair)))
+    for label, (part, metric, unit) in kinds.items():
+      old, new = (
+        np.array([its[s][part][metric] for s in seeds], float) * unit
+        for its in pair
+      )
+      line = f"{projected.key}, {label}: {old.mean():.4f} → {new.mean():.4f}"
+      if len(seeds) > 1:
+        low, high = stats.compare(old, new, paired=True).difference_interval
+        line += f", difference {np.mean(new - old):+.4f}"
+        line += f" ({low:+.4f}, {high:+.4f})"
+      lines.append(f"{line}, {len(seeds)} seeds")
+  return "\n".join(lines)

@@ -1,0 +1,103 @@
+"""What studies in one file share: rows, and which runs a folder lacks."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import time
+from typing import Any, NamedTuple
+
+from experiments.engine.progress import Progress
+from experiments.engine.rows import Rows, environment, now, read
+
+
+class Run(NamedTuple):
+  """One network to train.
+
+  Attributes:
+    arm: its method: a NamedTuple of settings with a property `key`, the
+      method's name in rows.
+    seed: of its data, initial weights and order.
+  """
+
+  arm: Any
+  seed: int
+
+
+# Trains runs together. Yields a run, a step, and what the run's row has.
+Train = Callable[
+  [Sequence[Run], Progress], Iterable[tuple[Run, int, dict[str, Any]]]
+]
+
+
+def digest(settings: Mapping[str, Any]) -> str:
+  """Returns what identifies settings in rows."""
+  content = json.dumps(settings, sort_keys=True)
+  return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """What the rows of a study have in common.
+
+  Attributes:
+    study: its name in rows.
+    dataset: the examples that metrics are of.
+    config: settings that all runs share.
+    steps: of a whole run.
+    train: trains runs.
+    at_once: how many runs train together. A study that is stopped loses the
+      runs that were training.
+  """
+
+  study: str
+  dataset: str
+  config: Mapping[str, Any]
+  steps: int
+  train: Train
+  at_once: int
+
+  def rows(
+    self, folder: pathlib.Path, runs: Iterable[Run]
+  ) -> list[dict[str, Any]]:
+    """Trains the runs that a folder lacks, and adds their rows.
+
+    Args:
+      folder: of the rows, created if missing.
+      runs: that the folder should have.
+
+    Returns:
+      The folder's rows of this study with these settings.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rows, say = Rows(folder / "rows.jsonl"), Progress()
+    its = digest(self.config)
+    missing = [
+      run
+      for run in runs
+      if (its, run.arm.key, run.seed, self.steps, self.dataset) not in rows.keys
+    ]
+    for first in range(0, len(missing), self.at_once):
+      group = missing[first : first + self.at_once]
+      start, new = time.monotonic(), []
+      for run, step, content in self.train(group, say):
+        row = {"study": self.study, "optimizer": run.arm.key}
+        row |= {**run.arm._asdict(), "seed": run.seed, "epoch": step}
+        row |= {"dataset": self.dataset, **content, "config": self.config}
+        row |= {"config_hash": its, "runs_at_once": len(group)}
+        row |= {"wall_time": round(time.monotonic() - start, 1), "time": now()}
+        new.append(row | environment() | {"cores": os.cpu_count()})
+      # Sorted, so that a run whose last row is written is complete.
+      rows.append(sorted(new, key=_place))
+      say(f"{self.study}: {len(group)} runs in {new[-1]['wall_time']:.0f} s")
+    return [
+      row
+      for row in read(rows.path)
+      if (row["study"], row["config_hash"]) == (self.study, its)
+    ]
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, int, int]:
+  return row["optimizer"], row["seed"], row["epoch"]
