@@ -12,6 +12,7 @@ import hashlib
 import importlib.metadata
 import pathlib
 import re
+import sys
 
 from docutils import nodes
 from docutils.utils.math import MathError, latex2mathml
@@ -19,6 +20,9 @@ from sphinx import addnodes
 from sphinx.util import logging
 
 ROOT = pathlib.Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+import notebooks  # noqa: E402
+
 logger = logging.getLogger(__name__)
 # docutils knows only \bigl and the like.
 latex2mathml.bigdelimiters |= {"big": 1, "Big": 2}
@@ -40,6 +44,9 @@ The replication: appendix </experiments/results/replication_appendix>
 /experiments/results/*
 """,
 }
+
+# Pages that readers can also download as a notebook.
+NOTEBOOKS = ["docs/guides/start", "docs/guides/calibrate_any_model"]
 
 project = "orthograd-optax"
 author = "The orthograd-optax authors"
@@ -131,6 +138,17 @@ def example_page(app, docname, content):
   )
 
 
+def notebook_page(app, docname, content):
+  """Adds a link to the notebook version of a page, below its title."""
+  if docname in NOTEBOOKS:
+    page = pathlib.Path(app.env.doc2path(docname))
+    path = notebooks.write(page, ROOT / "docs" / "_build" / "notebooks")
+    link = f"{{download}}`notebook </{path.relative_to(ROOT)}>`"
+    note = f"This page is also a {link} for Jupyter or Colab."
+    title = re.compile(r"^(# .*\n)", re.M)
+    content[0] = title.sub(rf"\1\n{note}\n", content[0], count=1)
+
+
 def short_signature(app, what, name, obj, options, signature, returns):
   """Hides how classes are made, and shortens types.
 
@@ -182,6 +200,7 @@ def math(self, node, as_block=False):
 def setup(app):
   app.connect("source-read", pages_below)
   app.connect("source-read", example_page)
+  app.connect("source-read", notebook_page)
   app.connect("autodoc-process-signature", short_signature)
   app.connect("autodoc-process-docstring", short_types)
   app.connect("doctree-read", downloads, priority=100)
