@@ -1,4 +1,4 @@
-"""Grokking, the task that ⊥Grad was made for: PLAN.md, studies 11 and 19.
+"""Grokking, the task that ⊥Grad was made for: PLAN.md, studies 11 and 20.
 
 A network memorizes sums mod 113 first, and generalizes long after.
 
