@@ -63,7 +63,7 @@ def stop(number: int, frame: Any) -> NoReturn:
   """
   del number, frame
   line = "\n" if os.isatty(2) else ""
-  leave(f"{line}Stopped; the same command goes on from what is there.", 130)
+  leave(f"{line}Stopped. Run the same command to resume.", 130)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from experiments import datasets, registry
+from experiments import datasets, registry, shares
 from experiments import studies as package
 from experiments.fields import (
   ConfigError,
@@ -259,7 +259,7 @@ def split_ensemble(name: str) -> tuple[str, str]:
 
 
 # Fields of a study that the command line can't set by their names.
-FIXED = ("name", "config", "methods", "pairs", "models_of")
+FIXED = ("name", "config", "methods", "pairs", "models_of", "share")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,6 +284,8 @@ class Study:
     diagnostics: whether rows say how much of the gradient is along the weights.
     models_of: the study whose folder and trained models it shares; by default
       none.
+    share: (3, 16) for the third of 16 shares of the runs, which may train on
+      different machines.
   """
 
   name: str
@@ -301,6 +303,7 @@ class Study:
   ensembles: tuple[int, ...] = _field((), each=int, at_least=2)
   diagnostics: bool = _field(False)
   models_of: str = ""
+  share: tuple[int, int] = (1, 1)
 
   def __post_init__(self):
     check(self)
@@ -326,6 +329,8 @@ class Study:
         f"corrupted_at is {max(self.corrupted_at)}, but must be at most "
         f"epochs, {self.config.epochs}."
       )
+    if self.share != (1, 1) and not self.runs:
+      raise ConfigError(f"share is {self.share}, but has no runs.")
 
   @property
   def optimizers(self) -> tuple[str, ...]:
@@ -347,17 +352,20 @@ class Study:
 
   @property
   def folder(self) -> pathlib.Path:
-    """The default folder of rows and checkpoints."""
-    return pathlib.Path("runs") / (self.models_of or self.name)
+    """The default folder for rows and checkpoints."""
+    folder = pathlib.Path("runs") / (self.models_of or self.name)
+    number, count = self.share
+    return folder / f"shares/{number}-of-{count}" if count > 1 else folder
 
-  @property
+  @functools.cached_property
   def runs(self) -> list[Run]:
-    """All runs, seed by seed."""
-    return [
+    """All runs of its share, seed by seed."""
+    runs = [
       Run(method, seed)
       for seed in range(self.first_seed, self.first_seed + self.seeds)
       for method in self.methods
     ]
+    return runs if self.share == (1, 1) else shares.take(self, runs)
 
   def epochs_evaluated(self) -> list[int]:
     """Epochs after which the test set is evaluated, including the last."""

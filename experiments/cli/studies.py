@@ -1,6 +1,7 @@
 """`python -m experiments`: train, plan, list, show, keep and report studies."""
 
 import argparse
+import dataclasses
 import os
 import pathlib
 from typing import Any
@@ -12,7 +13,7 @@ from experiments.files import UserError
 def positive(text: str) -> int:
   if not text.isdecimal() or int(text) < 1:
     raise argparse.ArgumentTypeError(
-      f"{text!r} is no whole number of at least 1"
+      f"expected a positive integer, got {text!r}"
     )
   return int(text)
 
@@ -21,12 +22,21 @@ def whole_numbers(text: str) -> list[int]:
   numbers = text.split(",")
   if not all(number.isdecimal() for number in numbers):
     raise argparse.ArgumentTypeError(
-      f"{text!r} is no list of whole numbers such as 100,101"
+      f"expected integers such as 100,101, got {text!r}"
     )
   return [int(number) for number in numbers]
 
 
-FOLDER = argument("folder", type=PATH, help="a study's, such as runs/quick")
+def share(text: str) -> tuple[int, int]:
+  number, slash, count = text.partition("/")
+  if not (slash and number.isdecimal() and count.isdecimal()):
+    raise argparse.ArgumentTypeError(
+      f"expected a share such as 3/16, got {text!r}"
+    )
+  return int(number), int(count)
+
+
+FOLDER = argument("folder", type=PATH, help="study folder, such as runs/quick")
 STUDY_OPTIONS = (
   argument(
     "study",
@@ -44,8 +54,15 @@ STUDY_OPTIONS = (
     "--output",
     type=PATH,
     metavar="FOLDER",
-    help="of rows and checkpoints (runs/STUDY, or the folder of the study "
-    "whose models it uses)",
+    help="folder for rows and checkpoints (runs/STUDY, or the folder of the "
+    "study whose models it uses)",
+  ),
+  argument(
+    "--share",
+    type=share,
+    metavar="I/N",
+    help="only share I of N, into runs/STUDY/shares/I-of-N: the same runs on "
+    "any machine; `merge` joins the shares",
   ),
 )
 GROUP_OPTIONS = (
@@ -92,17 +109,35 @@ RUN_OPTIONS = (
     "--corrupted",
     type=PATH,
     metavar="FOLDER",
-    help="of the published CIFAR-10-C, to evaluate on it instead of making it",
+    help="folder of the published CIFAR-10-C, used instead of making it",
   ),
   argument(
     "--deterministic",
     action="store_true",
-    help="the same bits every time, on a GPU too; slower there",
+    help="bitwise reproducible on a GPU too, but slower there",
   ),
   argument(
     "--distributed",
     action="store_true",
-    help="one of several processes (jax.distributed finds the others)",
+    help="run this process as one of several that train together; under SLURM, "
+    "Open MPI and on TPUs, jax finds the others",
+  ),
+  argument(
+    "--coordinator",
+    metavar="HOST:PORT",
+    help="elsewhere, for --distributed: address of process 0, the same for all",
+  ),
+  argument(
+    "--processes",
+    type=positive,
+    metavar="N",
+    help="for --distributed: number of processes",
+  ),
+  argument(
+    "--process",
+    type=int,
+    metavar="I",
+    help="for --distributed: number of this process, from 0",
   ),
 )
 
@@ -112,8 +147,8 @@ RUN_OPTIONS = (
   argument(
     "--kept",
     action="store_true",
-    help="begin a new folder with the rows in experiments/results, and train "
-    "only what they lack",
+    help="copy kept rows from experiments/results to a new folder, and train "
+    "only missing runs",
   ),
   *RUN_OPTIONS,
   example=(
@@ -126,14 +161,19 @@ def run(args: argparse.Namespace) -> None:
 
   Ctrl-C stops it, and the same command resumes it. Give other settings another
   folder with --output: a folder's page shows one set of settings."""
+  import jax
+
   from experiments import engine, report
 
   _prepare_devices(args)
   study, folder = _study(args)
   if changes := _changes(study, args):
     engine.Progress()(f"{study.name}: {changes}")
-  if args.kept and (rows := report.begin(study, folder)):
-    engine.Progress()(f"{study.name}: begins with {rows:,} rows that are kept")
+  if args.kept and args.share:
+    raise UserError("--kept and --share exclude each other: leave one out.")
+  if args.kept and jax.process_index() == 0:
+    rows = report.begin(study, folder)
+    engine.Progress()(f"{study.name}: starts with {rows:,} kept rows")
   engine.run_study(study, folder, _options(args))
   _say_next(study, folder)
 
@@ -144,7 +184,7 @@ def run(args: argparse.Namespace) -> None:
   example=("resume runs/quick", "completes the study that runs/quick is of"),
 )
 def resume(args: argparse.Namespace) -> None:
-  """resume a study, by its folder and with its settings"""
+  """resume the study saved in FOLDER, with its settings"""
   from experiments import config, engine
 
   _prepare_devices(args)
@@ -203,7 +243,7 @@ def show(args: argparse.Namespace) -> None:
 
 
 @command(
-  argument("folder", type=PATH, nargs="+", help="a study's; several will do"),
+  argument("folder", type=PATH, nargs="+", help="one or more study folders"),
   example=("keep runs/table1", "then `report` includes the rows of table1"),
 )
 def keep(args: argparse.Namespace) -> None:
@@ -222,13 +262,13 @@ def keep(args: argparse.Namespace) -> None:
     "folder",
     type=PATH,
     nargs="?",
-    help="a study's, such as runs/quick (without it: all rows that are kept)",
+    help="study folder, such as runs/quick (without it: all kept rows)",
   ),
   argument(
     "--output",
     type=PATH,
     metavar="FOLDER",
-    help="of pages and pictures, if no study's folder is given "
+    help="folder for pages and pictures, if no study folder is given "
     "(experiments/results)",
   ),
   example=("report runs/quick", "writes runs/quick/report.html"),
@@ -358,6 +398,8 @@ def _study(args: argparse.Namespace) -> tuple[Any, pathlib.Path]:
   from experiments import config
 
   study = config.load_study(args.study).override(args.set or [])
+  if args.share:
+    study = dataclasses.replace(study, share=args.share)
   return study, args.output or study.folder
 
 
@@ -406,11 +448,32 @@ def _prepare_devices(args: argparse.Namespace) -> None:
   if args.deterministic:
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true"
+  processes = args.coordinator, args.processes, args.process
   if args.distributed:
-    import jax
-
-    jax.distributed.initialize()
+    _join_processes(*processes)
+  elif processes != (None, None, None):
+    raise UserError(
+      "--coordinator, --processes and --process need --distributed."
+    )
   _keep_programs()
+
+
+def _join_processes(
+  coordinator: str | None, count: int | None, number: int | None
+) -> None:
+  """Connects this process with the others, as options or a launcher say."""
+  import jax
+
+  try:
+    jax.distributed.initialize(coordinator, count, number)
+  except (TypeError, ValueError) as error:
+    raise UserError(
+      f"jax can't find the other processes: {error} Start all of them under a "
+      "launcher that jax knows, such as SLURM's srun, or give each of them "
+      "--coordinator HOST:PORT (of process 0), --processes N and --process I, "
+      f"from 0 to N - 1. Got --coordinator {coordinator}, --processes {count} "
+      f"and --process {number}."
+    ) from error
 
 
 def _keep_programs() -> None:

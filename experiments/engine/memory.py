@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from experiments.config import Config, Method
 from experiments.engine import methods, models, train
 from experiments.engine.convolutions import keeps_patches
+from experiments.shares import MOST_RUNS
 
 # PEAK: the share of the layers' inputs and outputs that is alive at once.
 # COPIES of the parameters: themselves, gradients, updates, and the kernels in
@@ -17,10 +18,6 @@ from experiments.engine.convolutions import keeps_patches
 # average come on top. On an H200, the estimate for ResNet-18 is 10 to
 # 40 % above XLA's own count (`python -m benchmarks.engine` prints both).
 PEAK, COPIES = 0.9, 4
-
-# More runs at once are no faster (10 of ResNet-18 keep an H200 as busy as 40),
-# and take longer to compile.
-MOST_RUNS = 10
 
 
 def bytes_per_run(config: Config, method: Method, convolutions: str) -> int:

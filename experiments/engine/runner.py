@@ -9,13 +9,10 @@ rows that are missing.
 from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
-import itertools
 import json
-import math
 import pathlib
 
 import jax
-import numpy as np
 
 from experiments.config import Run, Study, load_settings
 from experiments.engine import evaluate, train
@@ -25,6 +22,7 @@ from experiments.engine.memory import runs_that_fit
 from experiments.engine.progress import Progress
 from experiments.engine.rows import Missing, Rows
 from experiments.files import UserError, locked, remove_leftovers, replacing
+from experiments.shares import divide
 
 
 def run_study(
@@ -60,8 +58,11 @@ def run_study(
   with locked(folder, busy) if writes else contextlib.nullcontext():
     if writes:
       _prepare(study, folder)
+    else:
+      meet("start")  # reads rows after process 0 has begun the folder
     rows = Rows(folder / "rows.jsonl", write=writes)
-    meet("start")
+    if writes:
+      meet("start")
     rows.check_methods(study)
     missing = Missing(study, rows.keys)
     groups = list(make_groups(study, folder, missing, mesh, options))
@@ -116,8 +117,7 @@ def make_groups(
   """Yields the runs that lack rows, in groups that train together.
 
   A group that has checkpoints is left unchanged, even if another study that
-  shares the folder began it. Methods of a seed that share a program are in one
-  group, if they fit.
+  shares the folder began it.
   """
   taken: set[Run] = set()
   for runs in begun(study, folder):
@@ -126,37 +126,11 @@ def make_groups(
       taken |= set(runs)
   config = study.config
   convolutions = train.choose_convolutions(options.convolutions, config)
-  by_program: dict[object, dict[int, list[Run]]] = {}
-  for run in study.runs:
-    if missing(run) and run not in taken:
-      program = jax.tree.structure(run.method.resolve(config))
-      by_seed = by_program.setdefault(program, {})
-      by_seed.setdefault(run.seed, []).append(run)
-  for by_seed in by_program.values():
-    runs = [run for same_seed in by_seed.values() for run in same_seed]
-    most = options.group_size or runs_that_fit(
-      config, runs[0].method, convolutions, mesh
-    )
-    seeds = max(most // max(map(len, by_seed.values())), 1)  # in a group
-    for part in split_seeds(study, list(by_seed), seeds):
-      runs = [run for seed in part for run in by_seed[seed]]
-      yield from (runs[i : i + most] for i in range(0, len(runs), most))
-
-
-def split_seeds(study: Study, seeds: list[int], most: int) -> list[list[int]]:
-  """Seeds in even parts of at most so many, which keep ensembles whole."""
-  size = max(study.ensembles, default=1)
-  if most < size and any(set(pair) & set(study.pooled) for pair in study.pairs):
-    raise UserError(
-      f"{study.name} compares ensembles of {size} seeds, which must train "
-      f"together, but only {most} do. Set --group-size to {size} times the "
-      f"number of methods, {len(study.methods)}, or use a larger device."
-    )
-  # Where ensembles don't fit, each seed is a block of its own.
-  unit, most = (study.block, most // size) if size <= most else (None, most)
-  blocks = [list(block) for _, block in itertools.groupby(seeds, unit)]
-  count = math.ceil(len(blocks) / most)
-  return [
-    [seed for i in part for seed in blocks[i]]
-    for part in np.array_split(np.arange(len(blocks)), count)
-  ]
+  left = [run for run in study.runs if missing(run) and run not in taken]
+  yield from divide(
+    study,
+    left,
+    lambda method: (
+      options.group_size or runs_that_fit(config, method, convolutions, mesh)
+    ),
+  )

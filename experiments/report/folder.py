@@ -34,6 +34,12 @@ def check(folder: pathlib.Path) -> None:
 
 def next_step(study: Study, folder: pathlib.Path) -> str:
   """What to do after a study has run in a folder: the command, and why."""
+  number, count = study.share
+  if count > 1:
+    return (
+      f"Share {number} of {count} is complete. When all are, join them:\n  "
+      f"{_line('merge')} {folder.parent}/*-of-{count} --output OUTPUT"
+    )
   shown = config.load_settings(folder)
   if shown != study:  # A study that shares a folder leaves its settings alone.
     return _page_of_another(study, shown, folder)

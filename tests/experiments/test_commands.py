@@ -5,6 +5,8 @@ import json
 import shlex
 import sys
 
+import jax
+from jax._src.distributed import State
 import pytest
 
 from experiments import __main__ as command_line
@@ -197,9 +199,13 @@ def test_settings_that_no_run_can_have(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    (["grokking", "--seeds", "1,x"], "'1,x' is no list of whole numbers"),
-    (["grokking", "--steps", "0"], "'0' is no whole number of at least 1"),
-    (["run", "quick", "--group-size", "x"], "'x' is no whole number"),
+    (["grokking", "--seeds", "1,x"], "integers such as 100,101, got '1,x'"),
+    (["grokking", "--steps", "0"], "expected a positive integer, got '0'"),
+    (["run", "quick", "--group-size", "x"], "a positive integer, got 'x'"),
+    (
+      ["run", "quick", "--share", "3"],
+      "expected a share such as 3/16, got '3'",
+    ),
   ],
 )
 def test_options_that_are_no_numbers(monkeypatch, capsys, options, message):
@@ -218,3 +224,20 @@ def test_no_published_images(tmp_path, monkeypatch, capsys):
 def test_output_is_not_of_a_study(tmp_path, monkeypatch, capsys):
   with pytest.raises(SystemExit, match="leave --output out"):
     main(monkeypatch, capsys, "report", tmp_path, "--output", tmp_path)
+
+
+def test_processes_that_can_not_be_found(tmp_path, monkeypatch, capsys):
+  """The error says what is missing, instead of a traceback of jax."""
+  run = ("run", "quick", "--output", tmp_path / "new")
+  with pytest.raises(SystemExit, match="--process need --distributed"):
+    main(monkeypatch, capsys, *run, "--process", 1)
+  # As in a fresh process, where jax has no devices yet.
+  monkeypatch.setattr(jax.distributed, "initialize", State().initialize)
+  with pytest.raises(SystemExit, match="coordinator_address .* --coord"):
+    main(monkeypatch, capsys, *run, "--distributed")
+  two = ("--distributed", "--coordinator", "127.0.0.1:1", "--processes", 2)
+  with pytest.raises(SystemExit, match="process id .* and --process None"):
+    main(monkeypatch, capsys, *run, *two)
+  with pytest.raises(SystemExit, match="process_id < num.* and --process 2"):
+    main(monkeypatch, capsys, *run, *two, "--process", 2)
+  assert not list(tmp_path.glob("*"))

@@ -4,6 +4,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,9 +16,9 @@ RUN = ("run", "quick", "--set", "epochs=4", "--set", "seeds=1")
 SMALL = ("--set", "per_class=2", "--set", "batch_size=16")
 
 
-def start(folder, *options, limit=None):
+def start(folder, *options, limit=None, more=()):
   command = [sys.executable, *options, "-m", "experiments", *RUN, *SMALL]
-  command += ["--checkpoint-every", "1", "--output", str(folder)]
+  command += ["--checkpoint-every", "1", "--output", str(folder), *more]
   if limit is not None:  # of the size of a file, in blocks of 512 bytes
     sh = shutil.which("sh")
     assert sh is not None
@@ -46,7 +47,7 @@ def assert_stopped(process, times):
   assert "Traceback" not in output and "ignored" not in output
   if process.returncode == 130:  # or it had just begun
     *_, last = output.splitlines()
-    assert last.startswith("Stopped; the same command goes on")
+    assert last.startswith("Stopped. Run the same command")
 
 
 @pytest.mark.parametrize("module", ["experiments.files", "jax._src.core"])
@@ -79,3 +80,22 @@ def test_a_disk_that_is_full(tmp_path, limit):
   *others, last = output.splitlines()
   assert last.startswith("Error: ") and str(tmp_path) in last, output
   assert all(line.startswith("quick") for line in others), output
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path):
+  """Train together, as the guide says; rows and words are written once."""
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    address = f"127.0.0.1:{free.getsockname()[1]}"
+  two = ("--distributed", "--coordinator", address, "--processes", "2")
+  processes = [
+    start(tmp_path, more=[*two, "--process", str(i)]) for i in range(2)
+  ]
+  outputs = [process.communicate(timeout=300)[0] for process in processes]
+  assert [process.returncode for process in processes] == [0, 0], outputs
+  assert "0 of 2 runs are there already" in outputs[0]
+  assert "quick: complete" in outputs[0] and "quick" not in outputs[1]
+  lines = (tmp_path / "rows.jsonl").read_text().splitlines()
+  assert len(lines) == 4  # train and clean, of two runs
+  assert all("2 \\u00d7 cpu" in line for line in lines)

@@ -25,7 +25,7 @@ import scipy.special
 import tiny
 
 from experiments import __main__ as command
-from experiments import config, datasets
+from experiments import config, datasets, shares
 from experiments.config import METHODS, ORTHOGRAD, SGD, Run
 from experiments.datasets import cache
 from experiments.engine import (
@@ -856,7 +856,7 @@ def test_groups_keep_ensembles_whole(tmp_path):
     assert [len(runs) // 2 for runs in found] == parts
     assert sum(found, []) == study.runs
   # Also if some seeds are there already.
-  assert runner.split_seeds(study, list(range(303, 325)), 10) == [
+  assert shares.split_seeds(study, list(range(303, 325)), 10) == [
     list(range(303, 310)),
     list(range(310, 320)),
     list(range(320, 325)),
