@@ -104,7 +104,7 @@ class Method:
   value makes another program. `engine/methods.py` computes methods.
 
   Attributes:
-    name: in rows, under `optimizer`.
+    name: in rows, under `method`.
     base: the optimizer.
     nesterov: whether the momentum of SGD and SGDP is Nesterov's.
     schedule: of the learning rate: constant, or a linear warm-up and then a
@@ -222,7 +222,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
   "ramped_out": {"strength_at_end": 0.0},
   **{part: {"where": part} for part in PARTS},
 }
-# Methods that studies and `--set optimizers=` can name: each base without ⊥Grad
+# Methods that studies and `--set methods=` can name: each base without ⊥Grad
 # and with it, and variants of ⊥Grad.
 METHODS = {
   method.name: method
@@ -313,11 +313,11 @@ class Study:
         "must be names of folders: no slash, and no dot at the start."
       )
     if not self.methods:
-      raise ConfigError("optimizers is empty, but must name at least one.")
+      raise ConfigError("methods is empty, but must name at least one.")
     for method in self.methods:
       method.check()
-    check_distinct("optimizers", self.optimizers)
-    known = self.optimizers + self.pooled
+    check_distinct("methods", self.method_names)
+    known = self.method_names + self.pooled
     for name in (name for pair in self.pairs for name in pair):
       if name not in known:
         raise ConfigError(
@@ -333,7 +333,7 @@ class Study:
       raise ConfigError(f"share is {self.share}, but has no runs.")
 
   @property
-  def optimizers(self) -> tuple[str, ...]:
+  def method_names(self) -> tuple[str, ...]:
     """The names of its methods, as in rows and on the command line."""
     return tuple(method.name for method in self.methods)
 
@@ -343,7 +343,7 @@ class Study:
     return tuple(
       ensemble(name, size)
       for size in self.ensembles
-      for name in self.optimizers
+      for name in self.method_names
     )
 
   def block(self, seed: int) -> int:
@@ -385,7 +385,7 @@ class Study:
 
     Args:
       settings: texts of the form key=value. A key is a field of the study or of
-        its config, or ``optimizers``. A list is separated by commas; ``all``
+        its config, or ``methods``. A list is separated by commas; ``all``
         means all names.
     """
     own, recipe = (
@@ -395,19 +395,19 @@ class Study:
     known, values = own | recipe, {}
     for setting in settings:
       key, equals, text = setting.partition("=")
-      if key == "optimizers" and equals:
+      if key == "methods" and equals:
         values["methods"] = self._named(list(filter(None, text.split(","))))
       elif equals and key in known:
         values[key] = parse(known[key], text)
       else:
         raise ConfigError(
           f"{setting!r} is no setting. Write key=value with one of these keys: "
-          f"{', '.join(sorted([*known, 'optimizers']))}."
+          f"{', '.join(sorted([*known, 'methods']))}."
         )
     changes = {key: values.pop(key) for key in recipe.keys() & values.keys()}
     config = dataclasses.replace(self.config, **changes)
     study = dataclasses.replace(self, config=config, pairs=(), **values)
-    names = set(study.optimizers + study.pooled)
+    names = set(study.method_names + study.pooled)
     pairs = tuple(pair for pair in self.pairs if set(pair) <= names)
     return dataclasses.replace(study, pairs=pairs)
 
@@ -418,7 +418,7 @@ class Study:
       for f in dataclasses.fields(Study)
       if f.name not in FIXED
     }
-    own |= {"optimizers": self.optimizers} | dataclasses.asdict(self.config)
+    own |= {"methods": self.method_names} | dataclasses.asdict(self.config)
     return {name: unparse(value) for name, value in own.items()}
 
   def _named(self, names: list[str]) -> tuple[Method, ...]:
@@ -427,7 +427,7 @@ class Study:
     for name in names:
       if name not in known:
         raise ConfigError(
-          f"optimizers is {name!r}, but must be one of {', '.join(known)}."
+          f"methods is {name!r}, but must be one of {', '.join(known)}."
         )
     return tuple(known[name] for name in names)
 

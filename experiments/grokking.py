@@ -23,8 +23,8 @@ import numpy as np
 import optax
 
 from experiments.engine.progress import Eta, Progress
-from experiments.engine.rows import read
 from experiments.files import UserError
+from experiments.rows import read
 from experiments.standalone import Run, Task, digest
 from experiments.tuning import Grid, Setting, to_try
 from experiments.tuning import choose as choose_settings
@@ -81,7 +81,7 @@ class Arm(NamedTuple):
 
   @property
   def key(self) -> str:
-    """The arm's name in rows, under `optimizer`."""
+    """The arm's name in rows, under `method`."""
     name = "orthograd_adamw" if self.orthograd else "adamw"
     name += f"_decay_{self.weight_decay:g}" if self.weight_decay else ""
     return f"{name}_stablemax" if self.stablemax else name
@@ -316,7 +316,7 @@ def run_all_rates(
   for rate in RATES:
     recipe = Recipe(learning_rate=rate, steps=steps)
     rows = run_rates(folder, recipe, seeds or RATES_SEEDS)
-    arms = (Arm(*(row[name] for name in Arm._fields)) for row in rows)
+    arms = (Arm(**row["settings"]) for row in rows)
     for arm in dict.fromkeys(arms):
       its = list(steps_to_goal(rows, arm, recipe).values())
       reached = sum(step <= steps for step in its)
@@ -336,7 +336,7 @@ def steps_to_goal(
   """
   found: dict[int, int] = {}
   for row in rows:
-    if (row["config_hash"], row["optimizer"]) == (recipe.hash, arm.key):
+    if (row["config_hash"], row["method"]) == (recipe.hash, arm.key):
       reached = row["metrics"]["top1"] >= GOAL
       step = row["epoch"] if reached else recipe.steps + 1
       found[row["seed"]] = min(step, found.get(row["seed"], step))
@@ -350,7 +350,7 @@ def pilot_steps(
   pilot = [row for row in rows if row["study"] == PILOT]
   return {
     decay: list(steps_to_goal(pilot, Arm(False, decay), recipe).values())
-    for decay in sorted({row["weight_decay"] for row in pilot})
+    for decay in sorted({row["settings"]["weight_decay"] for row in pilot})
   }
 
 

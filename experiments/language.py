@@ -442,7 +442,7 @@ def mean_losses(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
   values: dict[str, list[float]] = collections.defaultdict(list)
   for row in rows:
     value = row["metrics"]["loss"]
-    values[row["optimizer"]].append(math.inf if value is None else value)
+    values[row["method"]].append(math.inf if value is None else value)
   return {name: float(np.mean(each)) for name, each in values.items()}
 
 
@@ -458,7 +458,7 @@ def result_text(rows: Sequence[Mapping[str, Any]]) -> str:
   lines = []
   for plain, projected in PAIRS:
     pair = [
-      {r["seed"]: r for r in rows if r["optimizer"] == arm.key}
+      {r["seed"]: r for r in rows if r["method"] == arm.key}
       for arm in (plain, projected)
     ]
     seeds = sorted(set.intersection(*map(set, pair)))

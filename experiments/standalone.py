@@ -10,7 +10,7 @@ import time
 from typing import Any, NamedTuple
 
 from experiments.engine.progress import Progress
-from experiments.engine.rows import Rows, environment, now, read
+from experiments.rows import Rows, environment, now, read
 
 
 class Run(NamedTuple):
@@ -83,8 +83,8 @@ class Task:
       group = missing[first : first + self.at_once]
       start, new = time.monotonic(), []
       for run, step, content in self.train(group, say):
-        row = {"study": self.study, "optimizer": run.arm.key}
-        row |= {**run.arm._asdict(), "seed": run.seed, "epoch": step}
+        row = {"study": self.study, "method": run.arm.key}
+        row |= {"settings": run.arm._asdict(), "seed": run.seed, "epoch": step}
         row |= {"dataset": self.dataset, **content, "config": self.config}
         row |= {"config_hash": its, "runs_at_once": len(group)}
         row |= {"wall_time": round(time.monotonic() - start, 1), "time": now()}
@@ -100,4 +100,4 @@ class Task:
 
 
 def _place(row: Mapping[str, Any]) -> tuple[str, int, int]:
-  return row["optimizer"], row["seed"], row["epoch"]
+  return row["method"], row["seed"], row["epoch"]

@@ -47,7 +47,7 @@ STUDY_OPTIONS = (
     "--set",
     action="append",
     metavar="KEY=VALUE",
-    help="override a setting, such as seeds=3 or optimizers=sgd,sam; repeat it "
+    help="override a setting, such as seeds=3 or methods=sgd,sam; repeat it "
     "for several; an unknown key lists all keys",
   ),
   argument(

@@ -18,8 +18,8 @@ from experiments.config import Method, Run, Study, ensemble
 from experiments.engine import evaluate, train
 from experiments.engine.checkpoints import Checkpoints, remove_damaged
 from experiments.engine.progress import Eta
-from experiments.engine.rows import Missing, Rows, environment, now
 from experiments.files import UserError, parse_json, replacing
+from experiments.rows import Missing, Rows, environment, now
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,7 +291,7 @@ class Group:
       self._save_logits(dataset, epoch, train.gather(found.logits))
     ensembles = [
       self._row(self.runs[members[0]], epoch, dataset, content)
-      | {"optimizer": name, "members": [self.runs[i].seed for i in members]}
+      | {"method": name, "members": [self.runs[i].seed for i in members]}
       for (name, members), content in zip(
         self._ensembles(), pooled, strict=True
       )
@@ -326,16 +326,16 @@ class Group:
     return {
       "study": self.study.name,
       "model": config.model,
-      "optimizer": run.method.name,
+      "method": run.method.name,
       "seed": run.seed,
       "epoch": epoch,
       "dataset": dataset,
       **content,
       "config": dataclasses.asdict(config),
       "config_hash": config.hash,
-      "training": dataclasses.asdict(run.method),
+      "settings": dataclasses.asdict(run.method),
       "precision": config.precision,
-      "method": self.shop.engine.convolutions,
+      "convolutions": self.shop.engine.convolutions,
       "corruptions": "published" if self.shop.options.corrupted else "made",
       "runs_at_once": len(self.runs),
       "wall_time": round(time.monotonic() - self.start, 3),

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import registry
+from experiments import registry, rows
 from experiments.config import Config, Study
-from experiments.engine import memory, rows, runner, train
+from experiments.engine import memory, runner, train
 from experiments.engine.group import Options
 
 

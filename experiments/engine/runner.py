@@ -20,8 +20,8 @@ from experiments.engine.checkpoints import remove_unfinished
 from experiments.engine.group import Group, Options, Workshop, begun, meet
 from experiments.engine.memory import runs_that_fit
 from experiments.engine.progress import Progress
-from experiments.engine.rows import Missing, Rows
 from experiments.files import UserError, locked, remove_leftovers, replacing
+from experiments.rows import Missing, Rows, environment
 from experiments.shares import divide
 
 
@@ -55,6 +55,7 @@ def run_study(
     )
 
   mesh = train.make_mesh(options.batch_devices)
+  environment()  # now, because the sources may be edited while it trains
   with locked(folder, busy) if writes else contextlib.nullcontext():
     if writes:
       _prepare(study, folder)

@@ -7,11 +7,11 @@ from experiments.report.folder import check as check_folder
 from experiments.report.folder import left_out as left_out
 from experiments.report.folder import next_step as next_step
 from experiments.report.grokking import write as write_grokking
-from experiments.report.kept import begin as begin
-from experiments.report.kept import keep as keep
 from experiments.report.pages import write as write_pages
 from experiments.report.study import show as show
 from experiments.report.study import write as write_study
+from experiments.rows.kept import begin as begin
+from experiments.rows.kept import keep as keep
 
 __all__ = [
   "begin",

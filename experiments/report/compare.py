@@ -182,7 +182,8 @@ def provenance(found: Results, study: str) -> dict[str, Any]:
     start, most = clocks[-1]
     clocks[-1] = start, max(most, row["wall_time"])
   seconds = round(sum(most for _, most in clocks))
-  commits = dict.fromkeys((row["commit"] or "unknown")[:12] for row in rows)
+  brief = lambda commit: commit[:12] + "-dirty" * commit.endswith("-dirty")
+  commits = dict.fromkeys(brief(row["commit"]) for row in rows)
   return {
     "study": study,
     "last": rows[-1],

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from experiments.config import ensemble, with_orthograd
-from experiments.report import kept, outcomes
+from experiments.report import outcomes
 from experiments.report.compare import LEVEL, Compared, seconds_per_run
 from experiments.report.outcomes import MATTERS, is_small, mean
 from experiments.report.results import Results
+from experiments.rows import kept
 from experiments.studies import (
   best,
   corruption,
@@ -126,7 +127,7 @@ def of_masked(found: Results) -> dict[str, Any]:
 
 def of_strength(found: Results) -> dict[str, Any]:
   """The smallest strength that is as good as the best, by both outcomes."""
-  names = strength.STUDY.optimizers
+  names = strength.STUDY.method_names
   constant = {
     method.strength: method.name
     for method in strength.STUDY.methods
@@ -214,7 +215,7 @@ def at_same_settings() -> Iterator[dict[str, Any]]:
   found = Results(kept.load([study.name]), study.config)
   for method in study.methods:
     pair = method.name, with_orthograd(method).name
-    if pair[1] in study.optimizers:
+    if pair[1] in study.method_names:
       yield {
         "base": method.base,
         "rate": method.learning_rate,

@@ -5,10 +5,10 @@ import shlex
 
 from experiments import config
 from experiments.config import Study
-from experiments.engine.rows import Rows, RowsError
 from experiments.report import study as page
 from experiments.report.results import Results
 from experiments.report.study import PROGRAM
+from experiments.rows import Rows, RowsError
 
 
 def left_out(folder: pathlib.Path) -> list[str]:
@@ -65,7 +65,7 @@ def _page_of_another(study: Study, shown: Study, folder: pathlib.Path) -> str:
 
 def _too_little(study: Study, found: Results, folder: pathlib.Path) -> str:
   """Which seeds there are, and the command that trains enough of them."""
-  seeds = {name: len(found.seeds([name])) for name in study.optimizers}
+  seeds = {name: len(found.seeds([name])) for name in study.method_names}
   there = ", ".join(
     f"{count} seed{'' if count == 1 else 's'} of {name}"
     for name, count in seeds.items()
@@ -90,8 +90,8 @@ def _training(study: Study, folder: pathlib.Path) -> str:
   if study.seeds < 2:
     wanted["seeds"] = "2"
   if len(study.methods) < 2:
-    names = dict.fromkeys([*study.optimizers, "sgd", "orthograd"])
-    wanted["optimizers"] = ",".join(list(names)[:2])
+    names = dict.fromkeys([*study.method_names, "sgd", "orthograd"])
+    wanted["methods"] = ",".join(list(names)[:2])
   if not wanted or study.name not in config.study_names():
     return _line("resume", folder)
   return f"{page.command(study, **wanted)} --output {shlex.quote(str(folder))}"

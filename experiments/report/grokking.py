@@ -9,11 +9,11 @@ import numpy as np
 import scipy.stats
 
 from experiments import grokking
-from experiments.engine.rows import RowsError
 from experiments.grokking import ADAMW, ARMS, ORTHOGRAD, Arm, Recipe
-from experiments.report import kept, plan
+from experiments.report import plan
 from experiments.report.compare import LEVEL
 from experiments.report.page import Page, markdown
+from experiments.rows import RowsError, kept
 from orthograd_optax import plots, stats
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
       "Run `python -m experiments grokking` to train them."
     )
   found = {
-    (row["optimizer"], row["seed"], row["epoch"]): row
+    (row["method"], row["seed"], row["epoch"]): row
     for row in main
     if row["config_hash"] == recipe.hash
   }

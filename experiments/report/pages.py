@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 import pathlib
 
-from experiments.report import answer, grokking, kept, replication, screen
+from experiments.report import answer, grokking, replication, screen
 from experiments.report import study as studies
 from experiments.report.page import Page
+from experiments.rows import kept
 
 
 def make() -> Iterator[tuple[str, Page]]:

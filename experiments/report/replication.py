@@ -7,19 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.config import Study
-from experiments.engine.rows import RowsError
 from experiments.report import (
   compare,
   extended,
   figures,
   former,
-  kept,
   resnet18,
   temperature,
   wrn28_10,
 )
 from experiments.report.page import Drawings, Page, markdown
 from experiments.report.results import Results
+from experiments.rows import RowsError, kept
 from experiments.studies import (
   confirmation,
   corruption,
@@ -120,7 +119,7 @@ def check(study: Study, found: Results) -> None:
   """Checks that there are all rows of a study."""
   seeds = range(study.first_seed, study.first_seed + study.seeds)
   for epoch in study.epochs_evaluated():
-    if not found.has(study.optimizers, seeds, study.datasets(epoch), [epoch]):
+    if not found.has(study.method_names, seeds, study.datasets(epoch), [epoch]):
       raise RowsError(
         f"{kept.FOLDER} lacks rows of the study {study.name} after epoch "
         f"{epoch}. Run `python -m experiments run {study.name}`, then "

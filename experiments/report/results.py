@@ -20,7 +20,7 @@ class Results:
   def __init__(self, rows: Iterable[dict[str, Any]], config: Config) -> None:
     self.epochs, its = config.epochs, config.hash
     self.rows = {
-      (row["optimizer"], row["seed"], row["epoch"], row["dataset"]): row
+      (row["method"], row["seed"], row["epoch"], row["dataset"]): row
       for row in rows
       if row["config_hash"] == its
     }

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.config import Study
-from experiments.report import kept, paper, plan, study
+from experiments.report import paper, plan, study
 from experiments.report.compare import SEVERITIES, provenance
 from experiments.report.page import Page, markdown
 from experiments.report.results import Results
+from experiments.rows import kept
 from experiments.studies import (
   extended,
   extended_screen,

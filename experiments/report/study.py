@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments import config
-from experiments.engine import rows
-from experiments.report import conclusions, figures, kept, outcomes, plan
+from experiments import config, rows
+from experiments.report import conclusions, figures, outcomes, plan
 from experiments.report.compare import Compared, adjust, provenance
 from experiments.report.formats import method_name
 from experiments.report.page import Page, markdown, render
 from experiments.report.results import Results
+from experiments.rows import kept
 
 PANELS = {
   "loss in training": ("train", "loss"),
@@ -71,7 +71,7 @@ def load_planned() -> Loaded:
 
 def pairs(study: config.Study) -> list[Pair]:
   """What the study compares: what it lists, or its first two methods."""
-  return list(study.pairs or itertools.pairwise(study.optimizers[:2]))
+  return list(study.pairs or itertools.pairwise(study.method_names[:2]))
 
 
 def has(found: Results, pair: Pair) -> bool:
@@ -184,7 +184,7 @@ def diverged(study: config.Study, found: Results) -> dict[str, list[int]]:
   """Seeds of each method that diverged."""
   seeds: dict[str, list[int]] = {}
   for name, seed, _, dataset in sorted(found.rows):
-    if dataset == "diverged" and name in study.optimizers:
+    if dataset == "diverged" and name in study.method_names:
       seeds.setdefault(name, []).append(seed)
   return seeds
 
@@ -245,7 +245,7 @@ def runs_of(study: config.Study, found: Results) -> list[str]:
   names = {
     row["study"]
     for key, row in found.rows.items()
-    if key[0] in study.optimizers
+    if key[0] in study.method_names
   }
   return sorted(names - {study.name})
 
@@ -273,12 +273,12 @@ def make(
   pooled = any(set(pair) & set(study.pooled) for pair in its.rows)
   ended = [
     name
-    for name in (study.pooled if pooled else study.optimizers)
+    for name in (study.pooled if pooled else study.method_names)
     if found.seeds([name])
   ]
   followed = [
     name
-    for name in study.optimizers
+    for name in study.method_names
     if found.seeds([name], ["train", "clean"], epochs)
   ]
   # A picture's name is part of a link, which Markdown would escape.
@@ -292,7 +292,7 @@ def make(
     "conclusion": conclude and conclude(found),
     "diverged": diverged(study, found),
     "others": by_others,
-    "means": means(study.optimizers, found),
+    "means": means(study.method_names, found),
     "ensembles": means(study.pooled, found, least=1),
     "pooled": pooled,
     "share": study.config.share,
@@ -329,7 +329,7 @@ def write(folder: pathlib.Path) -> str:
   make(study, found).write_html(path)
   facts = {
     "answer": answer(study, found),
-    "means": means(study.optimizers, found),
+    "means": means(study.method_names, found),
   }
   said = (markdown(name, facts) for name in ("summary.md", "methods.md"))
   return "\n\n".join([*said, f"The page: {path}"])

@@ -5,8 +5,6 @@ run with the eight devices of `conftest.py`, so that pages for several devices
 need no process of their own.
 """
 
-import gzip
-import json
 import os
 import pathlib
 import re
@@ -16,6 +14,8 @@ import types
 
 import jax
 import pytest
+
+from experiments.rows import read
 
 GUIDES = pathlib.Path(__file__).parents[2] / "docs" / "guides"
 RESULTS = GUIDES.parents[1] / "experiments" / "results"
@@ -143,9 +143,7 @@ def test_other_methods():
 
 def test_pilots():
   """The table of pilots is that of the kept rows: means of two seeds."""
-  path = RESULTS / "pilot_optimizers.jsonl.gz"
-  with gzip.open(path, "rt", encoding="utf-8") as lines:
-    rows = [json.loads(line) for line in lines]
+  rows = list(read(RESULTS / "pilot_optimizers.jsonl.gz"))
   checked = set()
   for line in text("when_to_use_it").splitlines():
     if not re.match(r"\| ⊥?(AdamW|Lion|Muon)\b[^|]*\| [\d.]+ ", line):
@@ -154,9 +152,7 @@ def test_pilots():
     base = label.lstrip("⊥").split(",")[0].lower()
     name = f"{'orthograd_' * label.startswith('⊥')}{base}_{rate}_{decay}"
     runs = [
-      row
-      for row in rows
-      if row["optimizer"] == name and row["dataset"] == "clean"
+      row for row in rows if row["method"] == name and row["dataset"] == "clean"
     ]
     assert len(runs) == 2, name
     expected = [

@@ -10,10 +10,10 @@ from jax._src.distributed import State
 import pytest
 
 from experiments import __main__ as command_line
-from experiments import config, report
+from experiments import config, report, rows
 from experiments.cli import command
 from experiments.datasets import cache, frost
-from experiments.engine import progress, rows
+from experiments.engine import progress
 from experiments.files import UserError
 from experiments.studies import quick, renormalization, table1
 
@@ -78,8 +78,8 @@ def write(folder, study, *others):
         "study": each.name,
         "config_hash": each.config.hash,
         "config": dataclasses.asdict(each.config),
-        "optimizer": run.method.name,
-        "training": dataclasses.asdict(run.method),
+        "method": run.method.name,
+        "settings": dataclasses.asdict(run.method),
         "seed": run.seed,
         "epoch": each.config.epochs,
         "dataset": "clean",
@@ -133,7 +133,7 @@ def test_next_step_of_studies_that_share_a_folder(tmp_path):
   ("settings", "wanted"),
   [
     (["seeds=1"], "--set seeds=2 --output"),
-    (["optimizers=sam"], "--set optimizers=sam,sgd --output"),
+    (["methods=sam"], "--set methods=sam,sgd --output"),
     (["seeds=1", "epochs=2"], "--set seeds=2 --set epochs=2 --output"),
   ],
 )
@@ -145,7 +145,7 @@ def test_report_of_too_little(tmp_path, monkeypatch, capsys, settings, wanted):
   said = str(stopped.value)
   assert "needs two seeds of each of two methods" in said
   count = f"{study.seeds} seed{'s' if study.seeds > 1 else ''} of "
-  assert count + study.optimizers[0] in said
+  assert count + study.method_names[0] in said
   assert f"python -m experiments run quick {wanted} {tmp_path}\n" in said
   assert report.next_step(study, tmp_path) == said.removeprefix("Error: ")
 
@@ -154,7 +154,8 @@ def test_report_of_a_study_that_diverged(tmp_path, monkeypatch, capsys):
   study = quick.STUDY.override(["seeds=2"])
   write(tmp_path, study)
   path = tmp_path / "rows.jsonl"
-  path.write_text(path.read_text().replace('"clean"', '"diverged"'))
+  lost = [row | {"dataset": "diverged"} for row in rows.read(path)]
+  rows.write(path, lost)
   with pytest.raises(SystemExit, match=r"diverged: orthograd \[0, 1\], sgd "):
     main(monkeypatch, capsys, "report", tmp_path)
 

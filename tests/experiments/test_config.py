@@ -36,7 +36,7 @@ def test_hash_is_of_all_settings():
 def test_override():
   study = STUDY.override(
     ["epochs=3", "seeds=2", "learning_rate=1e-3", "augment=false"]
-    + ["optimizers=orthograd", "corruptions=fog,jpeg"]
+    + ["methods=orthograd", "corruptions=fog,jpeg"]
   )
   assert study.config.epochs == 3 and study.config.learning_rate == 1e-3
   assert study.config.augment is False and study.corruptions == ("fog", "jpeg")
@@ -60,9 +60,9 @@ def test_override():
     ("learning_rate=nan", "learning_rate is nan"),
     ("augment=maybe", "augment is 'maybe', but must be true or false"),
     ("model=vgg", "model is 'vgg', but must be one of resnet18, wrn28_10"),
-    ("optimizers=adam", "optimizers is 'adam', but must be one of sgd"),
-    ("optimizers=", "optimizers is empty"),
-    ("optimizers=sgd,sgd", "optimizers has an entry twice"),
+    ("methods=adam", "methods is 'adam', but must be one of sgd"),
+    ("methods=", "methods is empty"),
+    ("methods=sgd,sgd", "methods has an entry twice"),
     ("corruptions=rain", "corruptions is 'rain'"),
     ("corrupted_at=1,x", "corrupted_at is '1,x', but must be whole numbers"),
     ("corrupted_at=0", "corrupted_at is 0, but must be at least 1"),
@@ -119,7 +119,7 @@ def test_pairs_are_of_the_studys_methods(tmp_path):
     json.dumps(dataclasses.asdict(schedules))
   )
   assert config.load_settings(tmp_path) == schedules
-  some = schedules.override(["optimizers=sgd,orthograd,cosine"])
+  some = schedules.override(["methods=sgd,orthograd,cosine"])
   assert some.pairs == (("sgd", "orthograd"),)
   with pytest.raises(ConfigError, match="pairs has 'adamw', but must"):
     dataclasses.replace(schedules, pairs=(("sgd", "adamw"),))
@@ -131,7 +131,7 @@ def test_pairs_may_be_of_ensembles():
     ("cosine ensemble of 5", "orthograd_cosine ensemble of 5"),
   )
   assert study.override(["seeds=5"]).pairs == study.pairs
-  both = study.override(["optimizers=cosine,orthograd_cosine"])
+  both = study.override(["methods=cosine,orthograd_cosine"])
   assert both.pairs == study.pairs
   assert not study.override(["ensembles=2"]).pairs
   with pytest.raises(ConfigError, match="pairs has 'cosine ensemble of 5'"):
@@ -164,7 +164,7 @@ def test_a_study_outside_the_clone(tmp_path):
     ("", "broken.py: AttributeError: .* It must define STUDY"),
     ("x = 1\nSTUDY = y", "broken.py, line 2: NameError: name 'y' is not"),
     ("STUDY = (", r"broken.py: SyntaxError: .*\(broken.py, line 1\)"),
-    (MINE.replace("SGD,)", "SGD, SGD)"), "line 3: ConfigError: optimizers has"),
+    (MINE.replace("SGD,)", "SGD, SGD)"), "line 3: ConfigError: methods has"),
   ],
 )
 def test_a_broken_study(tmp_path, monkeypatch, lines, message):

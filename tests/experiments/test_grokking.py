@@ -11,7 +11,7 @@ import scipy.special
 
 from experiments import __main__ as command
 from experiments import grokking
-from experiments.engine import rows as engine_rows
+from experiments import rows as engine_rows
 from experiments.files import UserError
 from orthograd_optax import orthograd
 
@@ -106,7 +106,7 @@ def test_training_against_numpy(rows):
     found = [
       row
       for row in rows
-      if (row["optimizer"], row["epoch"]) == (arm.key, SMALL.steps)
+      if (row["method"], row["epoch"]) == (arm.key, SMALL.steps)
     ]
     assert [row["seed"] for row in found] == list(SEEDS)
     for row in found:
@@ -160,7 +160,7 @@ def test_steps_to_goal():
   arm, recipe = grokking.ORTHOGRAD, grokking.Recipe(steps=20)
   row = lambda seed, step, top1: {
     "config_hash": recipe.hash,
-    "optimizer": arm.key,
+    "method": arm.key,
     "seed": seed,
     "epoch": step,
     "metrics": {"top1": top1},
@@ -197,7 +197,7 @@ def test_rates(tmp_path, monkeypatch):
   pilot = [row for row in everything if row["study"] == grokking.RATES_PILOT]
   last = [row for row in rows if row["epoch"] == small.steps]
   assert {row["study"] for row in rows} == {grokking.RATES_STUDY}
-  assert len(last) == 5 * 2 and len({row["optimizer"] for row in last}) == 5
+  assert len(last) == 5 * 2 and len({row["method"] for row in last}) == 5
   assert {row["seed"] for row in pilot} == {903, 904, 905}
   for orthograd_ in (False, True):
     steps = {
@@ -207,9 +207,10 @@ def test_rates(tmp_path, monkeypatch):
       and grokking.steps_to_goal(pilot, arm, small)
     }
     (tuned,) = {
-      row["weight_decay"]
+      row["settings"]["weight_decay"]
       for row in last
-      if row["weight_decay"] and row["orthograd"] == orthograd_
+      if row["settings"]["weight_decay"]
+      and row["settings"]["orthograd"] == orthograd_
     }
     assert steps[tuned] == min(steps.values())
     assert len(steps) >= 5

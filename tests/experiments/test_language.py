@@ -10,7 +10,7 @@ import scipy.stats
 
 from experiments import __main__ as command
 from experiments import language
-from experiments.engine import rows as engine_rows
+from experiments import rows as engine_rows
 from experiments.files import UserError
 
 TINY = language.Recipe(
@@ -130,7 +130,7 @@ def test_size():
 
 
 def test_choice_counts_diverged_runs():
-  row = lambda name, value: {"optimizer": name, "metrics": {"loss": value}}
+  row = lambda name, value: {"method": name, "metrics": {"loss": value}}
   rows = [row("a", 1.0), row("a", 2.0), row("b", 1.0), row("b", None)]
   assert language.mean_losses(rows) == {"a": 1.5, "b": math.inf}
 
@@ -141,21 +141,21 @@ def test_study(packages, tmp_path, monkeypatch, capsys):
   rows = run()
   everything = list(engine_rows.read(tmp_path / "rows.jsonl"))
   tuning = [row for row in everything if row["study"] == language.TUNING]
-  tried = {row["optimizer"] for row in tuning}
+  tried = {row["method"] for row in tuning}
   assert {row["dataset"] for row in tuning} == {"held_out"}
   assert {row["seed"] for row in tuning} == set(language.TUNING_SEEDS)
   assert len(tried) in (16, 20)
   assert len(rows) == 8 and {row["dataset"] for row in rows} == {"clean"}
   for row in rows:
-    name = row["optimizer"]
-    its = [r for r in tuning if r["optimizer"].startswith(f"{name}_")]
+    name = row["method"]
+    its = [r for r in tuning if r["method"].startswith(f"{name}_")]
     assert len(its) in (4, 5)
     best = min(its, key=lambda row: row["metrics"]["loss"])
-    assert row["learning_rate"] == best["learning_rate"]
+    assert row["settings"] == best["settings"]
     assert row["config"]["text"]["test"]["bytes"] == 6 * 17
   text = language.result_text(rows)
   pair = [
-    [r["metrics"]["loss"] for r in rows if r["optimizer"] == name]
+    [r["metrics"]["loss"] for r in rows if r["method"] == name]
     for name in ("adamw_usual", "orthograd_adamw_usual")
   ]
   low, high = scipy.stats.ttest_rel(pair[1], pair[0]).confidence_interval()

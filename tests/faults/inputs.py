@@ -20,9 +20,9 @@ import PIL.Image
 import small_cifar
 import tiny
 
-from experiments import config
+from experiments import config, rows
 from experiments.datasets import cache, export, frost, published, sources
-from experiments.engine import checkpoints, group, rows, runner
+from experiments.engine import checkpoints, group, runner
 from experiments.files import UserError
 
 
@@ -88,16 +88,17 @@ def json_readers(folder: pathlib.Path) -> list[Reader]:
   row = {
     "study": "tiny",
     "config_hash": study.config.hash,
-    "optimizer": "sgd",
+    "method": "sgd",
     "seed": 0,
     "epoch": 1,
     "dataset": "clean",
     "metrics": {"loss": 1.5, "ece": 0.25},
     "bins": {"count": [1.0, 2.0]},
-    "training": dataclasses.asdict(study.methods[0]),
+    "settings": dataclasses.asdict(study.methods[0]),
     "config": dataclasses.asdict(study.config),
   }
-  lines = [json.dumps(row | {"seed": seed}) for seed in range(3)]
+  measured = folder / "rows.jsonl"
+  rows.write(measured, (row | {"seed": seed} for seed in range(3)))
   text = json.dumps(group.manifest(study, study.runs))
   name = hashlib.sha256(text.encode()).hexdigest()[:16]
   state = folder / "state" / "1"
@@ -115,9 +116,9 @@ def json_readers(folder: pathlib.Path) -> list[Reader]:
   return [
     Reader(
       "rows.jsonl",
-      folder / "rows.jsonl",
-      "".join(f"{line}\n" for line in lines).encode(),
-      lambda: rows.Rows(folder / "rows.jsonl").check_methods(study),
+      measured,
+      measured.read_bytes(),
+      lambda: rows.Rows(measured).check_methods(study),
     ),
     Reader(
       "runs.json",

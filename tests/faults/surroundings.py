@@ -18,10 +18,11 @@ import jax
 import numpy as np
 import tiny
 
-from experiments import config, files
+from experiments import config, files, rows
 from experiments.datasets import sources
-from experiments.engine import checkpoints, rows, runner
+from experiments.engine import checkpoints, runner
 from experiments.report import study as page
+from experiments.rows import provenance
 from faults import inputs
 from faults.figures import Figures
 
@@ -78,7 +79,7 @@ def clones(folder: pathlib.Path) -> Iterator[Case]:
     check=True,
     capture_output=True,
   )
-  module = folder / "experiments" / "engine" / "rows.py"
+  module = folder / "experiments" / "rows.py"
   module.parent.mkdir(parents=True)
   module.write_text("1")
   git("init", "--quiet")
@@ -91,10 +92,8 @@ def clones(folder: pathlib.Path) -> Iterator[Case]:
     if lock:
       index.with_suffix(".lock").touch()
     before = index.stat()
-    with unittest.mock.patch.object(rows, "__file__", str(module)):
-      with unittest.mock.patch.dict(os.environ):
-        os.environ.pop("ORTHOGRAD_COMMIT", None)
-        assert len(rows.commit() or "") == 12
+    with unittest.mock.patch.object(provenance, "EXPERIMENTS", module.parent):
+      assert len(provenance.commit()) == 12
     after = index.stat()
     assert (before.st_ino, before.st_mtime_ns) == (
       after.st_ino,
@@ -122,16 +121,17 @@ def names(folder: pathlib.Path, whole: pathlib.Path) -> Iterator[Case]:
     path.mkdir()
     settings = dataclasses.replace(study, name=name, seeds=3)
     (path / "study.json").write_text(json.dumps(dataclasses.asdict(settings)))
-    with (path / "rows.jsonl").open("w") as file:
-      for row in kept:
-        for seed in range(3):
-          one = row | {"study": name, "seed": seed}
-          factor = 1 + chance.random() / 10
-          for part in {"metrics", "scaled_half"} & row.keys():
-            one[part] = {k: v and v * factor for k, v in row[part].items()}
-          if null and seed == 1:
-            one["metrics"]["loss"] = None
-          file.write(json.dumps(one) + "\n")
+    made = []
+    for row in kept:
+      for seed in range(3):
+        one = row | {"study": name, "seed": seed}
+        factor = 1 + chance.random() / 10
+        for part in {"metrics", "scaled_half"} & row.keys():
+          one[part] = {k: v and v * factor for k, v in row[part].items()}
+        if null and seed == 1:
+          one["metrics"]["loss"] = None
+        made.append(one)
+    rows.write(path / "rows.jsonl", made)
     return path
 
   def attempt(name: str, null: bool) -> None:

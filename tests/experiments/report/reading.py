@@ -72,7 +72,7 @@ class Runs:
 
   def __init__(self, rows):
     self.rows = {
-      (r["config_hash"], r["optimizer"], r["seed"], r["epoch"], r["dataset"]): r
+      (r["config_hash"], r["method"], r["seed"], r["epoch"], r["dataset"]): r
       for r in rows
     }
 

@@ -10,12 +10,12 @@ from experiments.report import (
   answer,
   conclusions,
   formats,
-  kept,
   outcomes,
   screen,
   study,
 )
 from experiments.report.results import Results
+from experiments.rows import kept
 from experiments.studies import (
   best,
   decay,
@@ -41,7 +41,7 @@ def values():
     if row["dataset"] == "clean":
       for part in ("metrics", "scaled_half"):
         for metric, value in row[part].items():
-          its = found.setdefault((row["optimizer"], part, metric), {})
+          its = found.setdefault((row["method"], part, metric), {})
           its[row["seed"]] = value
   return {
     key: np.array([its[seed] for seed in sorted(its)])
@@ -104,7 +104,7 @@ def test_words_on_methods(planned):
   of, found = planned["methods"]
   loss = {name: outcomes.mean(found, name, "loss") for name, _ in of.pairs}
   assert min(loss, key=loss.get) == "mixup"
-  table = answer.table(found, list(of.optimizers), planned["ensembles"][1])
+  table = answer.table(found, list(of.method_names), planned["ensembles"][1])
   assert 1.9 < table["SAM"]["cost"] < 2.1 > 1.1 > table["mixup"]["cost"]
   after_t = study.answer(of, found).verdicts
   assert [pair[0] for pair in after_t if "helps" in after_t[pair]] == [
@@ -162,7 +162,7 @@ def test_words_on_the_pilots_of_optimizers():
 
 def test_words_on_the_best_single_network(planned):
   found = planned["schedules"][1]
-  names = [*methods.STUDY.optimizers, *optimizers.STUDY.optimizers]
+  names = [*methods.STUDY.method_names, *optimizers.STUDY.method_names]
   best_of = {
     outcome: min(names, key=lambda name: outcomes.mean(found, name, outcome))
     for outcome in ("loss", "scaled_loss")

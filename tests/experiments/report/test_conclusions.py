@@ -20,7 +20,7 @@ def results(name, losses, raw=None, spread=0.002, top1=None):
   datasets = it.datasets(it.config.epochs)
   rng = np.random.default_rng(0)
   rows = []
-  for method in it.optimizers:
+  for method in it.method_names:
     # Of mean zero, so that equal losses do not differ by chance.
     noises = spread * rng.permutation(np.linspace(-1, 1, it.seeds))
     for seed, noise in enumerate(noises, it.first_seed):
@@ -32,7 +32,7 @@ def results(name, losses, raw=None, spread=0.002, top1=None):
       rows += [
         {
           "study": name,
-          "optimizer": method,
+          "method": method,
           "seed": seed,
           "epoch": it.config.epochs,
           "dataset": dataset,
@@ -265,7 +265,7 @@ def test_pages_state_them(name):
 def test_only_a_complete_study_has_a_conclusion():
   it, found = results("masked", {})
   assert study.is_complete(it, found)
-  run = it.optimizers[1], it.first_seed
+  run = it.method_names[1], it.first_seed
   ended = {key: row for key, row in found.rows.items() if key[:2] != run}
   found.rows = ended
   assert not study.is_complete(it, found)
@@ -299,7 +299,7 @@ def test_candidates_match_by_accuracy_and_ece():
       rows += [
         {
           "study": it.name,
-          "optimizer": name,
+          "method": name,
           "seed": it.first_seed,
           "epoch": it.config.epochs,
           "dataset": dataset,
@@ -308,7 +308,7 @@ def test_candidates_match_by_accuracy_and_ece():
           "wall_time": 60.0,
           "time": "2000-01-01",
           "device": "1 × GPU",
-          "commit": None,
+          "commit": "unknown",
           "versions": {"jax": "0"},
         }
         for dataset in images

@@ -17,7 +17,8 @@ from reading import (
   tables,
 )
 
-from experiments.report import kept as kept_rows
+from experiments.rows import kept as kept_rows
+from experiments.rows import schema
 from experiments.studies import confirmation, table1
 
 
@@ -29,7 +30,7 @@ def historic(commit, name):
     pytest.skip(f"the repository's history lacks {commit}")
   data = found.stdout
   data = gzip.decompress(data) if name.endswith(".gz") else data
-  return [json.loads(line) for line in data.splitlines()]
+  return [schema.convert(json.loads(line)) for line in data.splitlines()]
 
 
 @pytest.mark.slow  # reads thousands of rows
@@ -50,7 +51,7 @@ def test_they_are_of_the_history(loaded, study, commit, name, count):
   sets |= {f"severity {i}": corrupted(history, i) for i in range(1, 6)}
   of = Runs(history).rows
   for row in former:
-    key = [row[k] for k in ("config_hash", "optimizer", "seed", "epoch")]
+    key = [row[k] for k in ("config_hash", "method", "seed", "epoch")]
     found = [of[*key, dataset] for dataset in sets[row["dataset"]]]
     assert len(found) == row["sets"] in (1, 15, 75)
     assert {it["commit"] for it in found} == {row["commit"]}

@@ -8,10 +8,9 @@ import scipy.stats
 from statsmodels.stats.multitest import multipletests
 
 from experiments import grokking
-from experiments.engine.rows import RowsError
 from experiments.report import grokking as page
-from experiments.report import kept
 from experiments.report.page import TemplateError
+from experiments.rows import RowsError, kept
 
 RECIPE = grokking.Recipe(steps=50)
 SEEDS = range(100, 110)
@@ -38,8 +37,8 @@ def made(goals, pilot=()):
   return [
     {
       "study": study,
-      "optimizer": arm.key,
-      **arm._asdict(),
+      "method": arm.key,
+      "settings": arm._asdict(),
       "seed": seed,
       "epoch": step,
       "train": scores(100.0),
@@ -50,7 +49,7 @@ def made(goals, pilot=()):
       "versions": {"jax": "0.10.2"},
       "device": "1 × cpu",
       "cores": 2,
-      "commit": None,
+      "commit": "unknown",
     }
     for (study, arm, seed, goal), step in itertools.product(
       runs, range(5, RECIPE.steps + 1, 5)

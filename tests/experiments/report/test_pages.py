@@ -5,7 +5,8 @@ import re
 import pytest
 
 from experiments import __main__ as command
-from experiments.report import kept, pages
+from experiments.report import pages
+from experiments.rows import kept
 
 
 def test_kept_pages_are_current():
@@ -20,7 +21,7 @@ def test_kept_pages_are_current():
         assert line.endswith("|") and line.count("|") > 2
     made.add(path.name)
     shown |= set(re.findall(r"\]\(([^/)]*?\.png)\)", page.markdown))
-  rows = {path.name for path in kept.FOLDER.glob("*.jsonl.gz")}
+  rows = {path.name for path in kept.FOLDER.glob("*.jsonl.gz")} | {kept.SUMS}
   there = {path.name for path in kept.FOLDER.glob("[!.]*")}
   assert there == made | shown | rows
 

@@ -6,9 +6,9 @@ import re
 import pytest
 from reading import change_text, corrupted, paired
 
-from experiments.engine import rows
-from experiments.report import kept as kept_rows
+from experiments import rows
 from experiments.report import replication
+from experiments.rows import kept as kept_rows
 from experiments.studies import extended, table1, wide
 
 

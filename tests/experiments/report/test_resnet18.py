@@ -17,8 +17,8 @@ from reading import (
   tables,
 )
 
-from experiments.report import kept as kept_rows
 from experiments.report import paper
+from experiments.rows import kept as kept_rows
 from experiments.studies import extended, table1
 
 UNDER_CORRUPTION = list(METRICS.values())[:-2]
@@ -199,7 +199,7 @@ def test_reliability_is_of_all_corrupted_images(kept, loaded, appendix):
       row
       for row in rows
       if row["config_hash"] == table1.STUDY.config.hash
-      and (row["optimizer"], row["epoch"]) == ("sgd", 100)
+      and (row["method"], row["epoch"]) == ("sgd", 100)
       and (
         (row["dataset"] == "clean") if sets == 1 else row["dataset"] in hardest
       )

@@ -2,7 +2,7 @@
 
 import dataclasses
 import datetime
-import gzip
+import functools
 import html
 import json
 
@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from experiments import report
-from experiments.engine.rows import RowsError
-from experiments.report import kept as kept_rows
+from experiments import report, rows
 from experiments.report import outcomes, plan, study
 from experiments.report.compare import CORRUPTED, Compared, provenance
 from experiments.report.results import Results
+from experiments.rows import RowsError
+from experiments.rows import kept as kept_rows
 from experiments.studies import corruption_confirmation, schedules, table1
 
 LOSS = outcomes.OUTCOMES["scaled_loss"]
@@ -90,7 +90,7 @@ def made(seeds=6):
         metrics["top1"] = 80.0 + float(noise[seed, i])
         yield {
           "study": "schedules",
-          "optimizer": name,
+          "method": name,
           "seed": 100 + seed,
           "epoch": 100,
           "dataset": dataset,
@@ -118,10 +118,10 @@ def test_only_what_is_planned_has_the_plan():
   rows = list(made(seeds=10))
   found = Results(rows, schedules.STUDY.config)
   assert "don’t need it.**" in study.make(schedules.STUDY, found).markdown
-  changed = schedules.STUDY.override(["optimizers=sgd,orthograd"])
+  changed = schedules.STUDY.override(["methods=sgd,orthograd"])
   page = study.make(changed, found).markdown
   assert "don’t need it" not in page and "PLAN.md" not in page
-  assert "run schedules --set optimizers=sgd,orthograd`: " in page
+  assert "run schedules --set methods=sgd,orthograd`: " in page
 
 
 def test_page_of_a_planned_study():
@@ -164,14 +164,15 @@ def write_named(folder, name, change=lambda row: row):
   folder.mkdir()
   settings = json.dumps(dataclasses.asdict(it))
   (folder / "study.json").write_text(settings)
-  rows = [
-    change(row | {"study": name, "epoch": epoch})
-    for row in made(seeds=2)
-    if "/" not in row["dataset"]
-    for epoch in (50, 100)
-  ]
-  text = "".join(json.dumps(row) + "\n" for row in rows)
-  (folder / "rows.jsonl").write_text(text)
+  rows.write(
+    folder / "rows.jsonl",
+    (
+      change(row | {"study": name, "epoch": epoch})
+      for row in made(seeds=2)
+      if "/" not in row["dataset"]
+      for epoch in (50, 100)
+    ),
+  )
   return folder
 
 
@@ -193,7 +194,7 @@ def test_null_numbers(tmp_path, part):
   """Rows have null for a number that is not finite; it is left out."""
 
   def change(row):
-    first = row["optimizer"] == "sgd" and row["seed"] == 100
+    first = row["method"] == "sgd" and row["seed"] == 100
     return row | {part: row[part] | {"loss": None}} if first else row
 
   folder = write_named(tmp_path / "study", "nulls", change)
@@ -214,7 +215,7 @@ def test_other_outcomes_are_those_of_the_plan():
   """Accuracy under corruption has no *, nor counts for those of others."""
   rows = list(made())
   for row in rows:
-    row["metrics"]["top1"] += 5 * (row["optimizer"] == "orthograd")
+    row["metrics"]["top1"] += 5 * (row["method"] == "orthograd")
   found = Results(rows, schedules.STUDY.config)
   others = study.others(schedules.STUDY, found, schedules.STUDY.pairs)
   tested = [
@@ -235,7 +236,7 @@ def test_a_page_describes_ensembles():
   rows = [
     row
     if row["seed"] > 100
-    else row | {"optimizer": f"{row['optimizer']} ensemble of 5"}
+    else row | {"method": f"{row['method']} ensemble of 5"}
     for row in made()
   ]
   found = Results(rows, schedules.STUDY.config)
@@ -248,7 +249,7 @@ def test_a_page_describes_ensembles():
 
 def test_a_page_names_the_studies_whose_runs_it_uses():
   rows = [
-    row | {"study": "where" if "cosine" in row["optimizer"] else "schedules"}
+    row | {"study": "where" if "cosine" in row["method"] else "schedules"}
     for row in made()
   ]
   found = Results(rows, schedules.STUDY.config)
@@ -275,7 +276,7 @@ def test_the_time_is_of_all_groups():
 
 
 def test_a_study_may_have_another_outcome():
-  rows = [row for row in made() if "cosine" not in row["optimizer"]]
+  rows = [row for row in made() if "cosine" not in row["method"]]
   found = Results(rows, corruption_confirmation.STUDY.config)
   answer = study.answer(corruption_confirmation.STUDY, found)
   assert answer.outcome.label == "corrupted accuracy, %"
@@ -293,8 +294,7 @@ def test_what_is_planned():
 def test_page_and_table(kept, tmp_path):
   settings = dataclasses.asdict(table1.STUDY)
   (tmp_path / "study.json").write_text(json.dumps(settings))
-  path = tmp_path / "rows.jsonl"
-  write = lambda rows: path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+  write = functools.partial(rows.write, tmp_path / "rows.jsonl")
   some = [row for row in kept if row["study"] == "table1" and row["seed"] < 3]
   # One run diverged, and another is at its beginning.
   gone = {"dataset": "diverged", "epoch": 7, "seed": 3, "metrics": {}}
@@ -304,11 +304,11 @@ def test_page_and_table(kept, tmp_path):
     for row in some
     if row["seed"] == 0
     and row["epoch"] == 20
-    and (row["optimizer"], row["dataset"]) == ("sgd", "clean")
+    and (row["method"], row["dataset"]) == ("sgd", "clean")
   )
   write([some[0] | gone, first | early, *some])
   shown = report.show(tmp_path)
-  assert f"{some[0]['optimizer']}, seed 3: diverged in epoch 7\n" in shown
+  assert f"{some[0]['method']}, seed 3: diverged in epoch 7\n" in shown
   assert "\n\nThe test set after the last epoch:\n\n- ⊥Grad − SGD, " in shown
   said = report.write_study(tmp_path)
   assert "over 3 pairs: **" in said and "report.html" in said
@@ -316,10 +316,9 @@ def test_page_and_table(kept, tmp_path):
   assert "<title>Table 1: ResNet-18, 20 seeds × {SGD, ⊥Grad}, 10 %" in page
   assert page.count("<svg") == 3 and "learning_rate 0.01, " in page
   assert f"commit {some[-1]['commit']}" in page
-  # Rows may be of code outside of git, such as a downloaded archive.
-  write([row | {"commit": None} for row in some])
+  write([row | {"commit": f"{row['commit'][:12]}-dirty"} for row in some])
   report.write_study(tmp_path)
-  assert "commit unknown" in (tmp_path / "report.html").read_text("utf-8")
+  assert "-dirty," in (tmp_path / "report.html").read_text("utf-8")
   write([row for row in some if row["seed"] == 0])
   assert "The test set" not in report.show(tmp_path)
   with pytest.raises(RowsError, match="needs two seeds of both methods"):
@@ -327,11 +326,10 @@ def test_page_and_table(kept, tmp_path):
 
 
 def test_pages_of_kept_studies(monkeypatch, tmp_path):
-  text = "".join(json.dumps(row) + "\n" for row in made(seeds=10))
-  rows = tmp_path / "rows"
-  rows.mkdir()
-  (rows / "schedules.jsonl.gz").write_bytes(gzip.compress(text.encode()))
-  monkeypatch.setattr(kept_rows.load, "__defaults__", (rows,))
+  rows.write(tmp_path / "rows.jsonl", made(seeds=10))
+  results = tmp_path / "results"
+  kept_rows.keep([tmp_path], results)
+  monkeypatch.setattr(kept_rows.load, "__defaults__", (results,))
   # Not of `where`, which shares its folder and lacks rows of its own.
   ((name, page),) = study.make_kept(study.load_planned())
   assert name == "schedules"

@@ -1,16 +1,21 @@
-"""Rows in `experiments/results`, which come with the code."""
+"""Rows in `experiments/results`, which come with the code.
+
+`SHA256SUMS` has the digest of each file. `sha256sum --check SHA256SUMS` checks
+them, and so does whatever reads a file here.
+"""
 
 from collections.abc import Iterable
 import functools
-import gzip
-import json
 import pathlib
 from typing import Any
 
 from experiments import config, files
-from experiments.engine.rows import Missing, RowsError, finite, key, read
+from experiments.rows.missing import Missing
+from experiments.rows.schema import key
+from experiments.rows.storing import RowsError, read, write
 
 FOLDER = pathlib.Path(__file__).parents[1] / "results"
+SUMS = "SHA256SUMS"
 
 
 def keep(
@@ -27,56 +32,79 @@ def keep(
   """
   by_study: dict[str, list[dict[str, Any]]] = {}
   for folder in folders:
-    found = list(read(folder / "rows.jsonl"))
-    if not found:
+    rows = list(read(folder / "rows.jsonl"))
+    if not rows:
       raise RowsError(
         f"{folder / 'rows.jsonl'} has no rows. Give a folder that `python -m "
         "experiments run` made."
       )
-    for row in found:
+    for row in rows:
       by_study.setdefault(row["study"], []).append(row)
   into.mkdir(parents=True, exist_ok=True)
   paths = []
   for study, rows in by_study.items():
     path = into / f"{study}.jsonl.gz"
-    merged = {key(row): row for row in [*read(path), *rows]}
-    text = _lines(merged[k] for k in sorted(merged))
-    with files.replacing(path) as temporary:
-      # Without the time, the same rows give the same bytes.
-      temporary.write_bytes(gzip.compress(text, mtime=0))
+    merged = {key(row): row for row in [*load([study], into), *rows]}
+    write(path, (merged[k] for k in sorted(merged)))
+    digests = _digests(into) | {path.name: files.sha256(path)}
+    with files.replacing(into / SUMS) as temporary:
+      temporary.write_text(
+        "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
+      )
     paths.append(path)
   return paths
 
 
-def _lines(rows: Iterable[dict[str, Any]]) -> bytes:
-  form: Any = {"ensure_ascii": False, "separators": (",", ":")}
-  return "".join(
-    json.dumps(finite(row), **form) + "\n" for row in rows
-  ).encode()
+def _digests(folder: pathlib.Path) -> dict[str, str]:
+  """Returns the digests in `SHA256SUMS`, by file."""
+  path = folder / SUMS
+  lines = path.read_text("utf-8").splitlines() if path.exists() else []
+  pairs = (line.partition("  ") for line in lines)
+  return {name: digest for digest, _, name in pairs}
+
+
+def verify(path: pathlib.Path) -> None:
+  """Checks a file of kept rows against `SHA256SUMS`.
+
+  Raises:
+    RowsError: if it is missing, not listed or has another digest.
+  """
+  expected = _digests(path.parent).get(path.name, "no digest")
+  given = files.sha256(path) if path.exists() else "no such file"
+  if given != expected:
+    raise RowsError(
+      f"{path} was changed: expected {expected} as in {SUMS}, got {given}. "
+      f"Restore both with git, and change rows by `python -m experiments keep` "
+      "only."
+    )
 
 
 def load(
   studies: Iterable[str], folder: pathlib.Path = FOLDER
 ) -> list[dict[str, Any]]:
-  """The kept rows of studies, not to be changed. One without rows adds none."""
+  """Returns the kept rows of studies, not to be changed.
+
+  A study without kept rows adds none.
+  """
+  names = _digests(folder).keys() | {path.name for path in folder.glob("*.gz")}
   paths = (folder / f"{study}.jsonl.gz" for study in studies)
-  return [
-    row
-    for path in paths
-    if path.exists()
-    for row in _read(path, path.stat().st_mtime_ns)
-  ]
+  return [row for path in paths if path.name in names for row in _read(path)]
+
+
+def _read(path: pathlib.Path) -> list[dict[str, Any]]:
+  verify(path)
+  return _read_once(path, path.stat().st_mtime_ns)
 
 
 @functools.cache
-def _read(path: pathlib.Path, written: int) -> list[dict[str, Any]]:
+def _read_once(path: pathlib.Path, written: int) -> list[dict[str, Any]]:
   """The rows of a file, which many pages use, as written at that time."""
   del written
   return list(read(path))
 
 
 def sharing(study: config.Study) -> dict[str, config.Study]:
-  """The studies that share a study's folder, by name."""
+  """Returns the studies that share a study's folder, by name."""
   known = config.studies().items()
   return {name: it for name, it in known if it.folder == study.folder}
 
@@ -110,13 +138,12 @@ def begin(
   }
   whole = [row for row in rows if not unfinished & _runs(row)]
   folder.mkdir(parents=True, exist_ok=True)
-  with files.replacing(path) as temporary:
-    temporary.write_bytes(_lines(whole))
+  write(path, whole)
   return len(whole)
 
 
 def _runs(row: dict[str, Any]) -> set[tuple[str, str, int]]:
-  """The run that a row is of, or the members of its ensemble."""
-  method, _ = config.split_ensemble(row["optimizer"])
+  """Returns the run of a row, or the members of its ensemble."""
+  method, _ = config.split_ensemble(row["method"])
   seeds = row.get("members", [row["seed"]])
   return {(row["study"], method, seed) for seed in seeds}

@@ -1,0 +1,183 @@
+"""The fields of a row: what they mean, and which values are valid."""
+
+from collections.abc import Callable, Mapping
+import re
+import reprlib
+from typing import Any, NamedTuple
+
+from experiments.files import is_name
+
+Key = tuple[str, str, int, int, str]
+
+
+class Kind(NamedTuple):
+  """What values a field may have.
+
+  Attributes:
+    name: what a valid value is called.
+    is_valid: whether a value is valid.
+  """
+
+  name: str
+  is_valid: Callable[[Any], bool]
+
+
+def _is_number(value: Any) -> bool:
+  return value is None or type(value) in (int, float)
+
+
+def _has_numbers(value: Any) -> bool:
+  return isinstance(value, dict) and all(map(_is_number, value.values()))
+
+
+def _is_list(value: Any, is_entry: Callable[[Any], bool]) -> bool:
+  return isinstance(value, list) and all(map(is_entry, value))
+
+
+def _is_count(value: Any) -> bool:
+  return type(value) is int and value >= 0
+
+
+NAME = Kind("a name", is_name)
+TEXT = Kind("text", lambda value: isinstance(value, str))
+COUNT = Kind("a nonnegative integer", _is_count)
+COUNTS = Kind(
+  "a list of nonnegative integers", lambda value: _is_list(value, _is_count)
+)
+# JSON has no NaN and no infinities: null stands for them.
+NUMBER = Kind("a number or null", _is_number)
+NUMBERS = Kind("numbers or null by name", _has_numbers)
+LISTS = Kind(
+  "lists of numbers by name",
+  lambda value: (
+    isinstance(value, dict)
+    and all(_is_list(entry, _is_number) for entry in value.values())
+  ),
+)
+MAPPING = Kind("values by name", lambda value: isinstance(value, dict))
+
+
+class Field(NamedTuple):
+  """A field of a row.
+
+  Attributes:
+    kind: the values that it may have.
+    meaning: what it says, for the reader of a file.
+    required: whether every row has it.
+    shared: whether many rows have the same value: a file has it once, in a
+      context.
+  """
+
+  kind: Kind
+  meaning: str
+  required: bool = False
+  shared: bool = False
+
+
+def _shared(kind: Kind, meaning: str, required: bool = False) -> Field:
+  return Field(kind, meaning, required, shared=True)
+
+
+FIELDS = {
+  # What was trained.
+  "study": _shared(NAME, "study that trained the network", True),
+  "model": _shared(TEXT, "network"),
+  "config": _shared(MAPPING, "recipe: settings that a study's runs share"),
+  "config_hash": _shared(TEXT, "hash of the recipe", True),
+  "method": _shared(TEXT, "name of the method, or of its ensembles", True),
+  "settings": _shared(MAPPING, "settings of the method"),
+  # How it was computed.
+  "precision": _shared(TEXT, "precision of convolutions"),
+  "convolutions": _shared(TEXT, "how convolutions were computed"),
+  "corruptions": _shared(TEXT, "corrupted images: made, or published ones"),
+  "runs_at_once": _shared(COUNT, "number of networks trained together"),
+  "versions": _shared(MAPPING, "versions of Python and packages"),
+  "device": _shared(TEXT, "number and kind of devices"),
+  "cores": _shared(COUNT, "CPU cores, in studies of one file"),
+  "sources": _shared(TEXT, "hash of the source files"),
+  "commit": _shared(TEXT, "commit of the sources; -dirty if they differ"),
+  "sets": _shared(COUNT, "former runs: sets of images averaged over"),
+  # What was measured.
+  "seed": Field(COUNT, "seed of the run; an ensemble's first", True),
+  "members": Field(COUNTS, "seeds of an ensemble's networks"),
+  "epoch": Field(COUNT, "epochs trained", True),
+  "dataset": Field(
+    TEXT, "images: train, clean, fog/3 …; diverged if training failed", True
+  ),
+  "metrics": Field(NUMBERS, "metrics by name, accuracies in %", True),
+  "bins": Field(LISTS, "reliability diagram: bins of confidence"),
+  "scaled": Field(NUMBERS, "metrics after T fitted to the same images"),
+  "scaled_half": Field(
+    NUMBERS, "metrics of one half of the images after T fitted to the other"
+  ),
+  "scaled_clean": Field(
+    NUMBERS, "corrupted images: scaled_half, with T fitted to clean images"
+  ),
+  "scaled_crossed": Field(
+    NUMBERS, "language: metrics after T, each half with T of the other"
+  ),
+  "train": Field(NUMBERS, "grokking: metrics of the training pairs"),
+  "epoch_seconds": Field(NUMBER, "time of an epoch of the group, in seconds"),
+  "wall_time": Field(NUMBER, "seconds since the group was started"),
+  "time": Field(TEXT, "date and time at which the row was written"),
+}
+SHARED = {name: field for name, field in FIELDS.items() if field.shared}
+MEASURED = {name: field for name, field in FIELDS.items() if not field.shared}
+
+# Names of fields in files that were written before rows had checks.
+FORMER = {
+  "optimizer": "method",
+  "training": "settings",
+  "method": "convolutions",
+}
+
+
+def key(row: Mapping[str, Any]) -> Key:
+  """Returns what identifies a row: config, method, seed, epoch, dataset."""
+  return (
+    row["config_hash"],
+    row["method"],
+    row["seed"],
+    row["epoch"],
+    row["dataset"],
+  )
+
+
+def problem(row: Any, fields: Mapping[str, Field] = FIELDS) -> str | None:
+  """Returns what is wrong with the form of a row, or None.
+
+  Args:
+    row: the row, or the part of it that a line has.
+    fields: the fields that it may have.
+  """
+  if not isinstance(row, dict):
+    return f"it is {reprlib.repr(row)}"
+  for name, (kind, _, required, _) in fields.items():
+    if name not in row:
+      if required:
+        return f"it has no {name}"
+    elif not kind.is_valid(row[name]):
+      return f"its {name} is {reprlib.repr(row[name])}, expected {kind.name}"
+  if unknown := row.keys() - fields.keys():
+    return (
+      f"it has {reprlib.repr(min(unknown))}, which is not one of its fields: "
+      f"{', '.join(fields)}"
+    )
+  return None
+
+
+def is_former(row: Any) -> bool:
+  """Whether a line is a whole row with the former names of fields."""
+  return isinstance(row, dict) and "optimizer" in row and "check" not in row
+
+
+def convert(row: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a row of the former format in today's. Its key stays the same."""
+  row = {FORMER.get(name, name): value for name, value in row.items()}
+  if "commit" in row:
+    commit = row["commit"] or "unknown"
+    row["commit"] = re.sub(r"\+$", "-dirty", commit)
+  if "orthograd" in row:  # of `grokking`
+    arm = ("orthograd", "weight_decay")
+    row["settings"] = {name: row.pop(name) for name in arm}
+  return row

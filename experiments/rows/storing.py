@@ -1,0 +1,346 @@
+"""Files of rows: lines of JSON, each with a check of all lines up to it.
+
+A line is one of two:
+
+    {"context":0,"fields":{"study":"quick", …},"check":"0123456789abcdef"}
+    {"context":0,"seed":0,"epoch":12,"dataset":"clean", …,"check":"…"}
+
+The first one is a context: fields that many rows share, such as settings,
+versions and device. The second one is a row: its fields, and the number of the
+context that has its other fields. A study that is resumed on another machine
+adds contexts.
+
+The check of a line is the first 16 hex digits of the SHA-256 digest of the
+check of the line before it (of nothing, in the first line) and the line without
+its check. So if a line is changed, removed, added or moved, reading names the
+first line whose check is wrong. Only lines that are cut off at the end leave no
+trace.
+"""
+
+import collections
+from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
+import gzip
+import hashlib
+import io
+import json
+import math
+import os
+import pathlib
+import reprlib
+from typing import Any
+import zlib
+
+from experiments.config import Study
+from experiments.fields import unparse
+from experiments.files import UserError, parse_json, replacing
+from experiments.rows import schema
+from experiments.rows.schema import MEASURED, SHARED, Key, key
+
+_CHECK = b',"check":"%s"}'
+_END = len(_CHECK % bytes(16))
+
+
+class RowsError(UserError):
+  """Rows can't be read or written. The message says what to do."""
+
+
+class Chain:
+  """Encodes rows as lines, and decodes lines, in the order of a file.
+
+  Attributes:
+    check: the check of the last line.
+    contexts: the fields of each context.
+  """
+
+  def __init__(self):
+    self.check = b""
+    self.contexts: list[dict[str, Any]] = []
+    self._numbers: dict[str, int] = {}  # of contexts, by their fields
+
+  def copy(self) -> "Chain":
+    copied = Chain()
+    copied.check = self.check
+    copied.contexts, copied._numbers = [*self.contexts], {**self._numbers}
+    return copied
+
+  def encode(self, row: Mapping[str, Any]) -> bytes:
+    """Returns the line of a row, after its context's if that is new."""
+    row = finite(row)
+    if wrong := schema.problem(row):
+      raise RowsError(f"A row can't be stored: {wrong}.")
+    shared = {name: row.pop(name) for name in [*row] if name in SHARED}
+    identity, lines = json.dumps(shared, sort_keys=True), b""
+    if (number := self._numbers.get(identity)) is None:
+      number = self._add_context(shared, identity)
+      lines = self._line({"context": number, "fields": shared})
+    return lines + self._line({"context": number} | row)
+
+  def decode(self, line: bytes, content: Any) -> dict[str, Any] | None:
+    """Returns the row of a line, or None for a context.
+
+    Args:
+      line: the line, without its newline.
+      content: what it is parsed as.
+
+    Raises:
+      ValueError: if it is not valid. The message says why.
+    """
+    start = line[:-_END] + b"}"
+    check = _digest(self.check, start)
+    if line[-_END:] != _CHECK % check:
+      raise ValueError(
+        f"was changed, or lines before it are missing: expected the check "
+        f"{check.decode()}, got {reprlib.repr(line[-18:-2].decode('latin-1'))}"
+      )
+    self.check = check
+    del content["check"]
+    number = content.pop("context", None)
+    if number == len(self.contexts) and content.keys() == {"fields"}:
+      fields = content["fields"]
+      if wrong := schema.problem(fields, SHARED):
+        raise ValueError(f"is not a valid context: {wrong}")
+      self._add_context(fields, json.dumps(fields, sort_keys=True))
+      return None
+    if type(number) is not int or not 0 <= number < len(self.contexts):
+      raise ValueError(f"has an unknown context, {reprlib.repr(number)}")
+    if wrong := schema.problem(content, MEASURED):
+      raise ValueError(f"is not a valid row: {wrong}")
+    return self.contexts[number] | content
+
+  def _add_context(self, fields: dict[str, Any], identity: str) -> int:
+    self._numbers[identity] = len(self.contexts)
+    self.contexts.append(fields)
+    return self._numbers[identity]
+
+  def _line(self, content: Mapping[str, Any]) -> bytes:
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    start = text.encode()
+    self.check = _digest(self.check, start)
+    return start[:-1] + _CHECK % self.check + b"\n"
+
+
+def _digest(check: bytes, content: bytes) -> bytes:
+  return hashlib.sha256(check + content).hexdigest()[:16].encode()
+
+
+class Rows:
+  """A file of rows. Rows are only added, each of them once.
+
+  A crash may leave a torn last line. It is cut off when the file is opened for
+  writing, and its row is made again.
+
+  Attributes:
+    path: the file.
+    keys: the keys of its rows.
+  """
+
+  def __init__(self, path: pathlib.Path, write: bool = True):
+    self.path = path
+    if write and path.exists():
+      _repair(path)
+    self.keys: set[Key] = set()
+    self._chain = Chain()
+    self._configs: dict[str, dict[str, Any]] = {}
+    self._methods: dict[tuple[str, str], Any] = {}
+    for row in read(path, self._chain):
+      self.keys.add(key(row))
+      self._configs.setdefault(row["config_hash"], row.get("config", {}))
+      if "members" not in row:  # of an ensemble
+        name = row["config_hash"], row["method"]
+        self._methods[name] = row.get("settings")
+
+  def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Adds rows, except those that are there already.
+
+    Raises:
+      RowsError: if they can't be written. The file is then unchanged.
+    """
+    new = {key(row): row for row in rows}
+    new = {k: row for k, row in new.items() if k not in self.keys}
+    chain = self._chain.copy()
+    lines = b"".join(map(chain.encode, new.values()))
+    if not lines:
+      return
+    size = self.path.stat().st_size if self.path.exists() else 0
+    try:
+      with self.path.open("ab") as file:
+        file.write(lines)
+        file.flush()
+        os.fsync(file.fileno())
+    except OSError as error:
+      if self.path.exists():
+        os.truncate(self.path, size)
+      raise RowsError(
+        f"{self.path} can't be written: {error}. Its rows are unchanged. Make "
+        "room or get permission, and repeat the command."
+      ) from error
+    self._chain = chain
+    self.keys |= set(new)
+
+  def check_methods(self, study: Study) -> None:
+    """Checks that each method has the settings that it has in the rows."""
+    for method in study.methods:
+      known = self._methods.get((study.config.hash, method.name))
+      now = dataclasses.asdict(method)
+      # Older rows have settings that no method has any more.
+      changed = [name for name in now if known and now[name] != known.get(name)]
+      if changed:
+        raise RowsError(
+          f"{self.path} has rows of {method.name} with another "
+          f"{', '.join(changed)}. Give the method another name, or give "
+          "--output another folder."
+        )
+
+  def left_out(self, study: Study) -> list[str]:
+    """Runs that a study's page leaves out, such as "4 runs with epochs=2".
+
+    A page shows the study's methods, with the study's config.
+    """
+    runs = {key[:3] for key in self.keys if key[:2] in self._methods}
+    here = [method for its, method, _ in runs if its == study.config.hash]
+    others = set(here) - set(study.method_names)
+    counts = collections.Counter(
+      self._changes(its, study)
+      for its, _, _ in runs
+      if its != study.config.hash
+    )
+    if others:
+      counts[f"other methods ({', '.join(sorted(others))})"] = sum(
+        method in others for method in here
+      )
+    return [
+      f"{count} run{'s' if count > 1 else ''} with {settings}"
+      for settings, count in sorted(counts.items())
+    ]
+
+  def _changes(self, config_hash: str, study: Study) -> str:
+    """The settings of a config that differ from the study's."""
+    config = self._configs[config_hash]
+    changes = [
+      f"{name}={unparse(config[name])}"
+      for name, value in dataclasses.asdict(study.config).items()
+      if config.get(name, value) != value
+    ]
+    return ", ".join(changes) or f"another config, {config_hash}"
+
+  def note(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Notes rows that another process writes."""
+    self.keys |= {key(row) for row in rows}
+
+
+def _repair(path: pathlib.Path) -> None:
+  """Cuts off a torn last line, and gives rows without checks a check."""
+  content = path.read_bytes()
+  whole = content.rfind(b"\n") + 1
+  if whole < len(content):
+    os.truncate(path, whole)
+  first = content.partition(b"\n")[0]
+  if b'"optimizer"' in first and schema.is_former(_parse(path, 1, first)):
+    write(path, read(path))
+
+
+def write(path: pathlib.Path, rows: Iterable[Mapping[str, Any]]) -> None:
+  """Writes a file of these rows, which replaces one that is there.
+
+  The same rows give the same bytes, also gzipped.
+  """
+  content = b"".join(map(Chain().encode, rows))
+  if path.suffix == ".gz":
+    zipped = io.BytesIO()
+    # Unlike `gzip.compress`, this writes one header in all versions of Python.
+    with gzip.GzipFile("", "wb", 9, zipped, mtime=0) as file:
+      file.write(content)
+    content = zipped.getvalue()
+  with replacing(path) as temporary:
+    temporary.write_bytes(content)
+
+
+def read(
+  path: pathlib.Path, chain: Chain | None = None
+) -> Iterator[dict[str, Any]]:
+  """Yields the rows of a file, which may be gzipped, without a torn last line.
+
+  Rows of a context share its values: don't change them.
+
+  Args:
+    path: the file. It may also be of the former format, without checks.
+    chain: decodes the lines; after the last one, it can encode further ones.
+
+  Raises:
+    RowsError: if a line is not valid, its check is wrong, or a row is there
+      twice.
+  """
+  chain = chain or Chain()
+  former, numbers = False, dict[Key, int]()
+  for number, line in enumerate(_lines(path), 1):
+    content = _parse(path, number, line)
+    former = former or number == 1 and schema.is_former(content)
+    try:
+      row = _convert(content) if former else chain.decode(line, content)
+    except (KeyError, TypeError, ValueError) as error:
+      raise RowsError(
+        f"Line {number} of {path} {error}. {_remedy(path)}"
+      ) from error
+    if row is None:
+      continue
+    first = numbers.setdefault(key(row), number)
+    if first != number:
+      raise RowsError(
+        f"Line {number} of {path} is of the same run, epoch and images as line "
+        f"{first}. {_remedy(path)}"
+      )
+    yield row
+
+
+def _lines(path: pathlib.Path) -> list[bytes]:
+  """Returns the lines of a file, without a torn last one."""
+  if not path.exists():
+    return []
+  content = path.read_bytes()
+  if path.suffix == ".gz":
+    try:
+      content = gzip.decompress(content)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+      raise RowsError(
+        f"{path} is damaged ({error}). {_remedy(path)}"
+      ) from error
+  return content.split(b"\n")[:-1]
+
+
+def _parse(path: pathlib.Path, number: int, line: bytes) -> Any:
+  try:
+    return parse_json(line)
+  except ValueError as error:
+    raise RowsError(
+      f"Line {number} of {path} is not valid JSON: {error}. {_remedy(path)}"
+    ) from error
+
+
+def _convert(content: Any) -> dict[str, Any]:
+  """Returns the row of a line of the former format."""
+  row = schema.convert(content) if isinstance(content, dict) else content
+  if wrong := schema.problem(row):
+    raise ValueError(f"is not a valid row: {wrong}")
+  return row
+
+
+def _remedy(path: pathlib.Path) -> str:
+  if path.suffix == ".gz":
+    return (
+      "Restore it with git, or make it again with `python -m experiments keep`."
+    )
+  return (
+    "Remove it and all lines after it, and repeat the command that made them."
+  )
+
+
+def finite(value: Any) -> Any:
+  """Returns the same value, with None for NaN and infinities, for JSON."""
+  if isinstance(value, Mapping):
+    return {k: finite(v) for k, v in value.items()}
+  if isinstance(value, list | tuple):
+    return [finite(v) for v in value]
+  if isinstance(value, float) and not math.isfinite(value):
+    return None
+  return value
