@@ -45,7 +45,7 @@ HEADER = (
   "|---|---|---|---|---|---|---|---|---|---|"
 )
 NOTE = (
-  "M: millions of parameters. × floor: time over that of moving the bytes. "
+  "M: millions of parameters. × floor: time over the time to move the bytes. "
   "× SGD: time over SGD's of the same model, median and quartiles of the turns."
 )
 

@@ -176,7 +176,7 @@ def short_types(app, what, name, obj, options, lines):
 
 
 def downloads(app, doctree):
-  """Lets readers download a file that is linked to and is no page."""
+  """Lets readers download a linked file that is not a page."""
   for link in list(doctree.findall(addnodes.pending_xref)):
     if link["refdomain"] != "doc" or link["reftarget"] in app.env.found_docs:
       continue

@@ -89,7 +89,7 @@ def _labels(
     for (path, _), label in zip(leaves, labels, strict=True):
       if not _is_label(label):
         raise TypeError(
-          f"group_by must return a str, an int or a tuple of these, but for"
+          f"group_by must return a str, an int or a tuple of these. For"
           f" {where(path)} it returned {label!r}, a {type(label).__name__}."
           " Return a name instead."
         )

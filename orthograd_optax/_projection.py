@@ -327,8 +327,8 @@ def _noise(group: Group, dtype: Any, *, subtracted: bool = False) -> Noise:
 def _quantum(dtype: Any) -> float:
   """The error of a subnormal entry.
 
-  Subnormals of float16 are rounded. XLA may flush those of float32, bfloat16
-  and float64 to zero.
+  Float16 rounds subnormals. In float32, bfloat16 and float64, XLA may flush
+  them to zero.
   """
   info = jnp.finfo(dtype)
   flushed = info.minexp <= jnp.finfo(jnp.float32).minexp

@@ -7,8 +7,8 @@ import re
 import pytest
 
 pytest.importorskip("myst_nb")
-import nbclient
-import nbformat
+nbclient = pytest.importorskip("nbclient")
+nbformat = pytest.importorskip("nbformat")
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 spec = importlib.util.spec_from_file_location("nb", DOCS / "notebooks.py")

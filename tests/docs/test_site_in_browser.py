@@ -65,7 +65,7 @@ onload = measure;
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-  def log_message(self, *_):
+  def log_message(self, format, *args):
     pass
 
   def do_GET(self):
