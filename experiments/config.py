@@ -32,9 +32,6 @@ from experiments.fields import field as _field
 from experiments.fields import kind as _kind
 from experiments.files import is_name, parse_json
 
-# Images of each class for training.
-_PER_CLASS = {"cifar10": 5000, "sample": 100}
-
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -42,7 +39,7 @@ class Config:
 
   Attributes:
     model: the network.
-    dataset: CIFAR-10, or the sample that comes with the code.
+    dataset: one of `datasets.DATASETS`, or an .npz file of your own.
     per_class: training images of each class, drawn by the seed.
     epochs: passes over these images.
     batch_size: images in a step.
@@ -52,10 +49,14 @@ class Config:
     eps: of ⊥Grad.
     augment: whether to crop and mirror training images at random.
     precision: of convolutions; on a CPU, tf32 is float32.
+    evaluate_on: the test images, or a tenth of the training images, balanced
+      and the same for all runs, which then train on others.
+    label_noise: fraction of a run's training images that get a wrong label,
+      drawn by the seed.
   """
 
   model: str = _field("resnet18", one_of=tuple(registry.MODELS))
-  dataset: str = _field("cifar10", one_of=("cifar10", "sample"))
+  dataset: str = _field("cifar10")
   per_class: int = _field(500, at_least=1)
   epochs: int = _field(100, at_least=1)
   batch_size: int = _field(64, at_least=1)
@@ -65,29 +66,66 @@ class Config:
   eps: float = _field(1e-30, above=0.0)
   augment: bool = _field(True)
   precision: str = _field("bfloat16", one_of=("bfloat16", "tf32", "float32"))
+  evaluate_on: str = _field("test", one_of=("test", "held_out"))
+  label_noise: float = _field(0.0, at_least=0.0, at_most=1.0)
 
   def __post_init__(self):
     check(self)
-    most = _PER_CLASS[self.dataset]
+    name = self.dataset
+    if not datasets.npz.is_npz(name) and name not in datasets.DATASETS:
+      known = ", ".join(datasets.DATASETS)
+      raise ConfigError(
+        f"dataset is {name!r}, but must be one of {known}, or an .npz file."
+      )
+    if datasets.npz.is_npz(name):
+      object.__setattr__(self, "dataset", datasets.npz.pin(name))
+    # Pages of a finished study need no file.
+    if name != self.dataset or name in datasets.DATASETS:
+      self.check_images()
+
+  def check_images(self) -> None:
+    """Raises a ConfigError if the data set has too few images."""
+    held_out = self.data.held_out if self.evaluate_on == "held_out" else 0
+    if self.evaluate_on == "held_out" and not held_out:
+      raise ConfigError(
+        f"evaluate_on is held_out, but {self.data.name} has only "
+        f"{self.data.per_class} training images of a class, and must have 10."
+      )
+    most = self.data.per_class - held_out
     if self.per_class > most:
       raise ConfigError(
         f"per_class is {self.per_class}, but must be at most {most}, the "
-        f"images of a class that {self.dataset} has for training."
+        f"images of a class that {self.data.name} has for training."
       )
 
   @property
+  def data(self) -> datasets.Dataset:
+    return datasets.find(self.dataset)
+
+  @property
   def share(self) -> float:
-    """Of the images for training, those that a seed draws."""
-    return self.per_class / _PER_CLASS[self.dataset]
+    """Fraction of the training images that a seed draws."""
+    return self.per_class / self.data.per_class
+
+  @property
+  def images(self) -> int:
+    """Training images of a run."""
+    return self.per_class * len(self.data.classes)
 
   @property
   def steps(self) -> int:
     """Steps of an epoch. The last step may have fewer images."""
-    return -(-10 * self.per_class // self.batch_size)
+    return -(-self.images // self.batch_size)
 
   @functools.cached_property
   def hash(self) -> str:
-    content = json.dumps(dataclasses.asdict(self), sort_keys=True)
+    settings = dataclasses.asdict(self)
+    if datasets.npz.is_npz(self.dataset):  # wherever the file is
+      settings["dataset"] = datasets.npz.digest(self.dataset)
+    for name in ("evaluate_on", "label_noise"):  # in no earlier hash
+      if settings[name] == getattr(Config, name):
+        del settings[name]
+    content = json.dumps(settings, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -311,6 +349,12 @@ class Study:
       raise ConfigError(
         f"name is {self.name!r} and models_of is {self.models_of!r}, but both "
         "must be names of folders: no slash, and no dot at the start."
+      )
+    if self.corruptions and self.config.data.shape != (32, 32, 3):
+      raise ConfigError(
+        f"corruptions is {', '.join(self.corruptions)}, but must be none for "
+        f"{self.config.dataset}: they are defined for colour images of 32 × 32 "
+        f"pixels, and it has shape {self.config.data.shape}."
       )
     if not self.methods:
       raise ConfigError("methods is empty, but must name at least one.")

@@ -1,6 +1,6 @@
 """Reads predictions from files. It needs NumPy only, and no JAX."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 import contextlib
 import csv
 import itertools
@@ -118,17 +118,8 @@ def _npy(path: pathlib.Path) -> np.ndarray:
 
 
 def _npz(path: pathlib.Path) -> dict[str, Any]:
-  expected = "an .npz file of numbers and strings"
-  with _reading(path, expected, _SAVE):
-    archive = zipfile.ZipFile(path)
-  with archive:
-    keys = [name.removesuffix(".npy") for name in archive.namelist()]
-    known = {*_KINDS, *itertools.chain(*_NAMES.values())}.intersection(keys)
-    files = [f"{name}.npy" for name in known]
-    members = [archive.getinfo(x) for x in files if x in archive.NameToInfo]
-    _check_size(path, sum(member.file_size for member in members))
-    with _reading(path, expected, _SAVE):
-      columns = {m.filename[:-4]: _member(archive, m) for m in members}
+  known = {*_KINDS, *itertools.chain(*_NAMES.values())}
+  keys, columns = read_npz(path, known, _SAVE)
   kinds = [name for name in _KINDS if name in columns]
   if len(kinds) != 1 or "labels" not in _known(columns):
     raise ValueError(
@@ -136,6 +127,25 @@ def _npz(path: pathlib.Path) -> dict[str, Any]:
       f"but has {reprlib.repr(keys)}: {_SAVE}"
     )
   return columns
+
+
+def read_npz(
+  path: pathlib.Path, names: Set[str], remedy: str
+) -> tuple[list[str], dict[str, np.ndarray]]:
+  """Returns all keys of an .npz file, and the arrays of some names.
+
+  No more is read than the arrays have, and at most :data:`MAX_BYTES`.
+  """
+  expected = "an .npz file of numbers and strings"
+  with _reading(path, expected, remedy):
+    archive = zipfile.ZipFile(path)
+  with archive:
+    keys = [name.removesuffix(".npy") for name in archive.namelist()]
+    files = [f"{name}.npy" for name in names & set(keys)]
+    members = [archive.getinfo(x) for x in files if x in archive.NameToInfo]
+    _check_size(path, sum(member.file_size for member in members))
+    with _reading(path, expected, remedy):
+      return keys, {m.filename[:-4]: _member(archive, m) for m in members}
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:

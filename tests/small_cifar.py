@@ -13,7 +13,7 @@ import zipfile
 import numpy as np
 import PIL.Image
 
-from experiments.datasets import cache, frost
+from experiments.datasets import cifar10, frost, records
 
 SIZE = 20
 
@@ -22,9 +22,9 @@ def make_files(seed=0):
   """The six files of the binary version."""
   random = np.random.default_rng(seed)
   files = {}
-  for name in cache.FILES:
+  for name in cifar10.DIGESTS:
     images = random.integers(0, 256, size=(SIZE, 32, 32, 3), dtype=np.uint8)
-    files[name] = cache.encode(images, random.integers(0, 10, size=SIZE))
+    files[name] = records.encode(images, random.integers(0, 10, size=SIZE))
   return files
 
 
@@ -44,19 +44,19 @@ def binary_archive(path, files, folder="cifar-10-batches-bin"):
 
 def python_batch(content):
   """As Python 2 pickled them, by hand: protocol 2 with byte strings."""
-  records = np.frombuffer(content, np.uint8).reshape(-1, cache.RECORD)
+  table = np.frombuffer(content, np.uint8).reshape(-1, 1 + records.PIXELS)
   out = io.BytesIO()
   text = lambda s: b"U" + bytes([len(s)]) + s
-  raw = records[:, 1:].tobytes()
+  raw = table[:, 1:].tobytes()
   out.write(b"\x80\x02}(" + text(b"data"))
   out.write(b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n")
   out.write(b"K\x00\x85" + text(b"b") + b"tR(K\x01")
-  out.write(b"K" + bytes([len(records)]) + b"M" + (3072).to_bytes(2, "little"))
+  out.write(b"K" + bytes([len(table)]) + b"M" + (3072).to_bytes(2, "little"))
   out.write(b"\x86cnumpy\ndtype\n(" + text(b"u1") + b"K\x00K\x01tR(K\x03")
   out.write(text(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89")
   out.write(b"T" + len(raw).to_bytes(4, "little") + raw + b"tb")
   out.write(text(b"labels") + b"](")
-  out.write(b"".join(b"K" + bytes([label]) for label in records[:, 0]))
+  out.write(b"".join(b"K" + bytes([label]) for label in table[:, 0]))
   out.write(b"e" + b"u.")
   return out.getvalue()
 
@@ -73,11 +73,11 @@ def npm_archive(path, files):
   labels = {"train": [], "test": []}
   with tarfile.open(path, "w:gz") as archive:
     for name, content in files.items():
-      images, numbers = cache.decode(np.frombuffer(content, np.uint8))
+      images, numbers = records.decode(np.frombuffer(content, np.uint8))
       png = io.BytesIO()
       PIL.Image.fromarray(images.reshape(SIZE, 1024, 3)).save(png, "PNG")
       add(archive, f"package/{pathlib.Path(name).stem}.png", png.getvalue())
-      part = "test" if name == cache.TEST_FILE else "train"
+      part = "test" if name == cifar10.TEST_FILE else "train"
       labels[part] += numbers.tolist()
     for part, numbers in labels.items():
       content = json.dumps(numbers).encode()

@@ -3,6 +3,7 @@
 As a program, it runs the study: `tiny.py FOLDER [process port]`.
 """
 
+import dataclasses
 import functools
 import os
 import pathlib
@@ -54,7 +55,8 @@ def use(patch: pytest.MonkeyPatch) -> None:
   """Makes the network and the smaller sample known."""
   fewer = sample()
   patch.setitem(registry.MODELS, "small", MODEL)
-  patch.setattr(datasets, "load_sample", lambda: fewer)
+  tiny = dataclasses.replace(datasets.DATASETS["sample"], load=lambda: fewer)
+  patch.setitem(datasets.DATASETS, "sample", tiny)
 
 
 def main(folder: str, process: str = "0", port: str | None = None) -> None:

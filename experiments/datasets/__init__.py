@@ -1,16 +1,29 @@
-"""The data: loads images and labels, and corrupts images."""
+"""The data: what a data set is, which there are, and corrupted images."""
 
-from experiments.datasets.cache import CLASSES as CLASSES
+from experiments.datasets import cifar10, cifar100, mnist, npz
 from experiments.datasets.cache import DataError as DataError
-from experiments.datasets.cache import Images as Images
-from experiments.datasets.cache import (
-  class_balanced_subset as class_balanced_subset,
-)
-from experiments.datasets.cache import load_cifar10 as load_cifar10
-from experiments.datasets.cache import load_sample as load_sample
+from experiments.datasets.cifar10 import load_cifar10 as load_cifar10
+from experiments.datasets.cifar10 import load_sample as load_sample
 from experiments.datasets.corruptions import ALL_CORRUPTIONS as ALL_CORRUPTIONS
 from experiments.datasets.corruptions import CORRUPTIONS as CORRUPTIONS
 from experiments.datasets.corruptions import (
   EXTRA_CORRUPTIONS as EXTRA_CORRUPTIONS,
 )
 from experiments.datasets.corruptions import corrupt as corrupt
+from experiments.datasets.dataset import Dataset as Dataset
+from experiments.datasets.dataset import Images as Images
+from experiments.datasets.dataset import (
+  class_balanced_subset as class_balanced_subset,
+)
+from experiments.datasets.dataset import hold_out as hold_out
+
+# A data set is one entry here, from a module that defines it.
+DATASETS = {
+  data.name: data
+  for data in (*cifar10.DATASETS, *mnist.DATASETS, *cifar100.DATASETS)
+}
+
+
+def find(name: str) -> Dataset:
+  """Returns a data set by its name, or by the pinned name of an .npz file."""
+  return npz.read(name) if npz.is_npz(name) else DATASETS[name]

@@ -566,9 +566,9 @@ def corrupt(images: Any, name: str, severity: int, key: jax.Array) -> jax.Array:
 
   Examples:
     >>> import jax
-    >>> from experiments.datasets import cache, corruptions, frost
-    >>> images = cache.load_sample().test_images[:8]
-    >>> foggy = corruptions.corrupt(images, "fog", 3, jax.random.key(0))
+    >>> from experiments import datasets
+    >>> images = datasets.load_sample().test_images[:8]
+    >>> foggy = datasets.corrupt(images, "fog", 3, jax.random.key(0))
     >>> print(foggy.shape, foggy.dtype)
     (8, 32, 32, 3) uint8
   """

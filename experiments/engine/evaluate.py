@@ -98,7 +98,7 @@ class Found(NamedTuple):
   """Results on a set of images.
 
   Attributes:
-    logits: (runs + ensembles, images, 10).
+    logits: (runs + ensembles, images, classes).
     metrics: of :func:`metrics`, for runs and then ensembles.
     norms: (runs,), of the weights.
   """
@@ -135,14 +135,19 @@ class Evaluator:
         check_vma=False,
       )
     )
-    self._metrics = jax.jit(jax.vmap(metrics, in_axes=(0, None, None, None, 0)))
+    axes = 0, None, None, None, 0
+    self._metrics = jax.jit(jax.vmap(metrics, axes))
+    # Its own program, so that the other metrics stay the same to the last bit.
+    self._cross = jax.jit(jax.vmap(scaled_crossed, axes))
     self._pool = jax.jit(with_ensembles, static_argnums=1)
     self.norms = jax.jit(jax.vmap(optax.tree.norm))
 
   def _apply(self, weights: train.Weights, images):
+    normalize = functools.partial(train.normalize, data=self.engine.config.data)
+
     def one(weights):
       logits = jax.lax.map(
-        lambda x: self.model.apply(weights._asdict(), train.normalize(x)), parts
+        lambda x: self.model.apply(weights._asdict(), normalize(x)), parts
       )
       return logits.reshape(len(images), -1)
 
@@ -159,7 +164,7 @@ class Evaluator:
     return min(CHUNK // runs_at_once, images)
 
   def logits(self, weights: train.Weights, images: Any) -> jax.Array:
-    """Logits (runs, images, 10) of images (images, 32, 32, 3), uint8."""
+    """Logits (runs, images, classes) of images, uint8."""
     n, parts = len(images), self.engine.parts
     whole = parts * self._chunk(-(-n // parts))
     images = np.asarray(images)
@@ -182,7 +187,7 @@ class Evaluator:
 
     Args:
       weights: of all runs.
-      images: (images, 32, 32, 3), uint8.
+      images: (images, rows, columns, channels), uint8.
       labels: (images,).
       clean: results on clean images, for their temperature.
       ensembles: for each, the numbers of its runs.
@@ -190,7 +195,10 @@ class Evaluator:
     logits = self._pool(self.logits(weights, images), ensembles)
     halves = calibration.split(labels)
     temperature = clean and clean.metrics["metrics"]["temperature_half"]
-    found = self._metrics(logits, jnp.asarray(labels), *halves, temperature)
+    given = logits, jnp.asarray(labels), *halves
+    found = self._metrics(*given, temperature)
+    half = found["metrics"]["temperature_half"]
+    found["scaled_crossed"] = self._cross(*given, half)
     return Found(logits, found, self.norms(weights.params))
 
 
@@ -208,7 +216,7 @@ def metrics(logits, labels, fit, judge, clean_temperature=None):
   """The contents of a row, of one run's logits.
 
   Args:
-    logits: (images, 10).
+    logits: (images, classes).
     labels: (images,).
     fit: indices of one half of the images, to fit a temperature on.
     judge: indices of the other half, to measure scaled metrics on.
@@ -235,6 +243,21 @@ def metrics(logits, labels, fit, judge, clean_temperature=None):
     # In use, there are no labels of shifted images to fit on.
     found["scaled_clean"] = scale(clean_temperature, judge)
   return found
+
+
+def scaled_crossed(logits, labels, fit, judge, temperature):
+  """Metrics of all images, each at the temperature of the other half.
+
+  Args:
+    logits: (images, classes).
+    labels: (images,).
+    fit: indices of one half of the images.
+    judge: indices of the other half.
+    temperature: fitted on the first half.
+  """
+  other = calibration.fit_temperature(logits[judge], labels[judge])
+  by_image = jnp.full(len(labels), temperature).at[fit].set(other)
+  return _scaled(logits, labels, by_image[:, None], slice(None))
 
 
 def evaluate(logits, labels):

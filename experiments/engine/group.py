@@ -360,7 +360,7 @@ class Group:
       words.append(f"{name} training loss {loss:.3f}, accuracy {top1:.1f} %")
     seconds = eta.tick()
     if eta.epoch is not None:  # The first epoch is compiled, too.
-      images = 10 * config.per_class * len(self.runs)
+      images = config.images * len(self.runs)
       words.append(f"{images / seconds:,.0f} img/s")
     return " · ".join([*words, str(eta)])
 

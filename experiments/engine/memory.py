@@ -41,7 +41,7 @@ def bytes_per_run(config: Config, method: Method, convolutions: str) -> int:
       activations += out.size * out.dtype.itemsize
     return out
 
-  images = jnp.zeros((config.batch_size, 32, 32, 3))
+  images = jnp.zeros((config.batch_size, *config.data.shape))
   with nn.intercept_methods(count):
     shapes = jax.eval_shape(
       lambda key: model.init(key, images), jax.random.key(0)
@@ -71,7 +71,7 @@ def products_per_image(config: Config) -> int:
       products += out.size * context.module.size**2 * args[0].shape[3]
     return out
 
-  image = jnp.zeros((1, 32, 32, 3))
+  image = jnp.zeros((1, *config.data.shape))
   with nn.intercept_methods(count):
     jax.eval_shape(lambda key: model.init(key, image), jax.random.key(0))
   return products

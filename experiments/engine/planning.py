@@ -99,7 +99,9 @@ def measure(study, runs, mesh, options) -> tuple[float, float]:
   """Measures a group: seconds of a step, and of compiling."""
   # A CPU may take a second for a step.
   steps = 1 if jax.default_backend() == "cpu" else 8
-  small = max(1, steps * study.config.batch_size // 10)
+  data = study.config.data
+  classes = len(data.classes)
+  small = max(1, steps * study.config.batch_size // classes)
   small = min(study.config.per_class, small)
   config = dataclasses.replace(study.config, per_class=small)
   engine = train.Engine(
@@ -109,8 +111,8 @@ def measure(study, runs, mesh, options) -> tuple[float, float]:
     convolutions=options.convolutions,
   )
   # The time does not depend on the images.
-  images = np.zeros((1000, 32, 32, 3), np.uint8)
-  labels = np.arange(1000, dtype=np.int32) % 10
+  images = np.zeros((small * classes, *data.shape), np.uint8)
+  labels = np.arange(len(images), dtype=np.int32) % classes
   placed = engine.place(runs, labels)
   arrays = engine.replicate(images), engine.replicate(labels)
   state, times = engine.init(placed), []

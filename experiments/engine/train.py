@@ -31,10 +31,6 @@ from experiments.config import Config, ConfigError, Method, Run
 from experiments.engine import methods, models
 from experiments.engine.convolutions import has_pallas
 
-# Of pixel values from 0 to 1, by colour.
-MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)
-STD = np.array([0.2023, 0.1994, 0.2010], np.float32)
-BORDER = 4
 # How convolutions of many runs are computed, and the name in
 # `convolutions.CONVOLUTIONS`. patches: one batched matrix product. unrolled:
 # one convolution for each run. mixed: either, by the size of the images.
@@ -65,11 +61,13 @@ class Runs(NamedTuple):
     seed: (runs,).
     method: its numbers are (runs,); all runs share its structure.
     subset: (runs, images), indices of a run's training images.
+    labels: (runs, all), a run's own labels of all images; None without noise.
   """
 
   seed: Any
   method: Method
   subset: Any
+  labels: Any = None
 
 
 class Weights(NamedTuple):
@@ -187,48 +185,56 @@ def make_model(config: Config, convolutions: str) -> models.ResNet:
   dtype = jnp.bfloat16 if config.precision == "bfloat16" else jnp.float32
   method = CONVOLUTIONS[convolutions]
   return registry.MODELS[config.model](
-    dtype=dtype, method=method, axis_name="batch"
+    dtype=dtype,
+    method=method,
+    axis_name="batch",
+    classes=len(config.data.classes),
   )
 
 
 def load_dataset(config: Config) -> datasets.Images:
-  if config.dataset == "sample":
-    return datasets.load_sample()
-  return datasets.load_cifar10()
+  """Loads the images that a run trains on and is evaluated on."""
+  config.check_images()
+  images = config.data.load()
+  if config.evaluate_on == "held_out":
+    return datasets.hold_out(images, config.data.held_out)
+  return images
 
 
-def normalize(images: jax.Array) -> jax.Array:
+def normalize(images: jax.Array, data: datasets.Dataset) -> jax.Array:
   """Normalizes images of grey levels from 0 to 255 for the networks."""
-  row = lambda v: jnp.asarray(v).reshape(1, 1, 1, 3)
-  return (images.astype(jnp.float32) / 255 - row(MEAN)) / row(STD)
+  row = lambda v: jnp.asarray(v, jnp.float32).reshape(1, 1, 1, -1)
+  return (images.astype(jnp.float32) / 255 - row(data.mean)) / row(data.std)
 
 
 def crop(images, index, offset, flip):
   """Selects images, shifts them into a black border, and mirrors some.
 
   Args:
-    images: (all, 32, 32, 3).
+    images: (all, rows, columns, channels).
     index: (n,), the images to select.
-    offset: (n, 2), down and right, from -4 to 4.
+    offset: (n, 2), down and right.
     flip: (n,), whether to mirror.
 
   Returns:
-    Images (n, 32, 32, 3).
+    Images (n, rows, columns, channels).
   """
-  position = jnp.arange(32)[None]
-  rows = position + offset[:, :1]
-  columns = jnp.where(flip[:, None], 31 - position, position) + offset[:, 1:]
-  inside = lambda i: (i >= 0) & (i < 32)
-  valid = inside(rows)[:, :, None] & inside(columns)[:, None, :]
+  height, width = images.shape[1:3]
+  rows = jnp.arange(height)[None] + offset[:, :1]
+  position = jnp.arange(width)[None]
+  mirrored = jnp.where(flip[:, None], width - 1 - position, position)
+  columns = mirrored + offset[:, 1:]
+  inside = lambda i, size: (i >= 0) & (i < size)
+  valid = inside(rows, height)[:, :, None] & inside(columns, width)[:, None, :]
   found = images[
     index[:, None, None],
-    jnp.clip(rows, 0, 31)[:, :, None],
-    jnp.clip(columns, 0, 31)[:, None, :],
+    jnp.clip(rows, 0, height - 1)[:, :, None],
+    jnp.clip(columns, 0, width - 1)[:, None, :],
   ]
   return jnp.where(valid[..., None], found, jnp.zeros((), images.dtype))
 
 
-def batches(run: Runs, epoch: Any, size: int) -> Batch:
+def batches(run: Runs, epoch: Any, size: int, data: datasets.Dataset) -> Batch:
   """All batches of an epoch, along the first axis, of `size` images each."""
   n = run.subset.shape[0]
   steps = -(-n // size)
@@ -242,9 +248,9 @@ def batches(run: Runs, epoch: Any, size: int) -> Batch:
     flip = jnp.zeros(steps * size, bool)
   else:
     offset = jax.random.randint(
-      place, (steps * size, 2), -BORDER, BORDER + 1, jnp.int32
+      place, (steps * size, 2), -data.border, data.border + 1, jnp.int32
     )
-    flip = jax.random.bernoulli(mirror, 0.5, (steps * size,))
+    flip = jax.random.bernoulli(mirror, data.mirror / 2, (steps * size,))
   split = lambda x: x.reshape(steps, size, *x.shape[1:])
   index, mask, offset, flip = map(split, (index, mask, offset, flip))
   keys = jax.random.split(jax.random.fold_in(key, 0), steps)
@@ -284,7 +290,8 @@ class Engine:
         f"{self.parts} devices that share a batch."
       )
     shapes = jax.eval_shape(
-      functools.partial(models.init, self.model), jax.random.key(0)
+      functools.partial(models.init, self.model, shape=config.data.shape),
+      jax.random.key(0),
     )
     self.kinds = models.kinds(self.model, shapes["params"])
     self.by_run = NamedSharding(self.mesh, P("run"))
@@ -329,8 +336,23 @@ class Engine:
       seed=np.array([run.seed for run in runs], np.int32),
       method=jax.tree.map(lambda *x: np.array(x, np.float32), *resolved),
       subset=np.stack([subsets[run.seed] for run in runs]).astype(np.int32),
+      labels=self._noisy_labels(runs, labels, subsets),
     )
     return jax.tree.map(lambda x: put(x, self.by_run), arrays)
+
+  def _noisy_labels(self, runs, labels, subsets) -> np.ndarray | None:
+    """Each run's labels (runs, all), of which some are replaced by others."""
+    if not self.config.label_noise:
+      return None
+    classes, noisy = len(self.config.data.classes), {}
+    for seed, subset in subsets.items():
+      random = np.random.RandomState([seed, 1])  # not the subset's stream
+      count = round(self.config.label_noise * len(subset))
+      chosen = random.permutation(subset)[:count]
+      noisy[seed] = np.array(labels, np.int32)
+      noisy[seed][chosen] += random.randint(1, classes, count)
+      noisy[seed] %= classes
+    return np.stack([noisy[run.seed] for run in runs])
 
   def replicate(self, array: Any) -> jax.Array:
     """The same array on every device."""
@@ -339,7 +361,7 @@ class Engine:
   def _init(self, runs: Runs) -> State:
     def init(seed):
       key = jax.random.fold_in(jax.random.key(seed), 0)
-      return models.init(self.model, key)
+      return models.init(self.model, key, self.config.data.shape)
 
     weights = Weights(**jax.vmap(init)(runs.seed))
     optimizer = methods.init(
@@ -362,11 +384,14 @@ class Engine:
 
   def _epoch_together(self, state: State, runs: Runs, epoch, images, labels):
     config, method = self.config, runs.method
-    gradients = functools.partial(self._gradients, images=images, labels=labels)
+    gradients = functools.partial(self._gradients, images=images)
+    if runs.labels is not None:
+      labels = runs.labels
+    axes = 0, 0, 0, None if runs.labels is None else 0
 
     def step(state: State, now):
       number, batch = now
-      found = jax.vmap(gradients)(method, state.weights, batch)
+      found = jax.vmap(gradients, axes)(method, state.weights, batch, labels)
       grads, batch_stats, sums = found
       grads, sums = jax.lax.psum((grads, sums), "batch")
       params, optimizer = methods.update(
@@ -388,7 +413,8 @@ class Engine:
       )
 
     plan = jax.vmap(
-      lambda run: batches(run, epoch, config.batch_size), out_axes=1
+      lambda run: batches(run, epoch, config.batch_size, config.data),
+      out_axes=1,
     )
     numbers = epoch * config.steps + jnp.arange(config.steps)
     state, (losses, rights, radial) = jax.lax.scan(
@@ -413,7 +439,7 @@ class Engine:
         by_kind.setdefault(f"radial: {kind}", []).append(cosines[path] ** 2)
     return {k: jnp.mean(jnp.stack(xs), axis=0) for k, xs in by_kind.items()}
 
-  def _gradients(self, method, weights: Weights, batch: Batch, images, labels):
+  def _gradients(self, method, weights: Weights, batch: Batch, labels, images):
     """The gradients of one run, from this device's part of the batch.
 
     Returns:
@@ -458,7 +484,8 @@ class Engine:
 
   def _examples(self, batch: Batch, images, labels):
     """This device's pixels, mask, and (share, labels) of each mixed part."""
-    size = self.config.batch_size // self.parts
+    config = self.config
+    size = config.batch_size // self.parts
     first = jax.lax.axis_index("batch") * size
     part = functools.partial(
       jax.tree.map,
@@ -466,12 +493,12 @@ class Engine:
     )
     which = batch.image, batch.offset, batch.flip
     mask, mine = part((batch.mask, which))
-    x, label = normalize(crop(images, *mine)), labels[mine[0]]
+    x, label = normalize(crop(images, *mine), config.data), labels[mine[0]]
     if batch.mix is None:
       return x, mask, [(1.0, label)]
     partner, share = batch.mix
     other = part(jax.tree.map(lambda x: x[partner], which))
-    x = share * x + (1 - share) * normalize(crop(images, *other))
+    x = share * x + (1 - share) * normalize(crop(images, *other), config.data)
     return x, mask, [(share, label), (1 - share, labels[other[0]])]
 
 

@@ -114,7 +114,7 @@ FIELDS = {
     NUMBERS, "corrupted images: scaled_half, with T fitted to clean images"
   ),
   "scaled_crossed": Field(
-    NUMBERS, "language: metrics after T, each half with T of the other"
+    NUMBERS, "metrics of all images, each half after T fitted to the other"
   ),
   "train": Field(NUMBERS, "grokking: metrics of the training pairs"),
   "epoch_seconds": Field(NUMBER, "time of an epoch of the group, in seconds"),

@@ -12,7 +12,7 @@ import pytest
 from experiments import __main__ as command_line
 from experiments import config, report, rows
 from experiments.cli import command
-from experiments.datasets import cache, frost
+from experiments.datasets import cifar10, frost
 from experiments.engine import progress
 from experiments.files import UserError
 from experiments.studies import quick, renormalization, table1
@@ -43,17 +43,17 @@ def test_status_lists_frost(tmp_path, monkeypatch, capsys):
   status = ("data", "status", "--cache", tmp_path)
   monkeypatch.setenv("ORTHOGRAD_DATA", str(tmp_path))
   shown = main(monkeypatch, capsys, *status)
-  assert "frost.bin          missing\n" in shown and "data frost`" in shown
-  assert shown.count("missing\n") == 7 and "data fetch`" in shown
+  assert "frost.bin               missing\n" in shown and "data frost`" in shown
+  assert shown.count("missing\n") == 17 and "data fetch mnist`" in shown
   (tmp_path / frost.FROST_FILE).write_bytes(b"no textures")
   shown = main(monkeypatch, capsys, *status)
   assert "11 bytes\n" in shown and "frost.bin is damaged" in shown
   monkeypatch.setattr(frost, "load_frost", lambda folder: [])
-  for name in cache.FILES:
+  for name in cifar10.DIGESTS:
     (tmp_path / name).touch()
   shown = main(monkeypatch, capsys, *status)
   assert "textures: frost1.png, frost2.png" in shown
-  assert "missing" not in shown and "data fetch" not in shown
+  assert shown.count("missing\n") == 10 and "data fetch cifar10" not in shown
 
 
 def test_first_epoch_has_no_estimate(monkeypatch):

@@ -21,7 +21,7 @@ import traceback
 import PIL.Image
 import small_cifar
 
-from experiments.datasets import archives, frost, published
+from experiments.datasets import archives, cifar10, frost, published
 from faults import inputs
 from faults.figures import Figures
 
@@ -46,7 +46,7 @@ def cases(folder: pathlib.Path, files: dict[str, bytes]):
   yield "archive: 600 MB of zeros", lambda: fetch(path)
   for name, content in small_cifar.PICKLES.items():
     batch = b"\x80\x02" + content
-    yield f"pickle: {name}", lambda b=batch: archives._batch(b, "x")
+    yield f"pickle: {name}", lambda b=batch: cifar10._batch(b, "x")
   picture = io.BytesIO()
   PIL.Image.new("1", (8, 8)).save(picture, "PNG")
   header = bytearray(picture.getvalue())

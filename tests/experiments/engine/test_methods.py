@@ -260,7 +260,7 @@ def plain_loop(run: train.Runs, gradients):
   key = jax.random.fold_in(jax.random.key(run.seed), 0)
   weights = train.Weights(**models.init(model, key))
   momentum = jax.tree.map(jnp.zeros_like, weights.params)
-  batches = train.batches(run, 0, tiny.CONFIG.batch_size)
+  batches = train.batches(run, 0, tiny.CONFIG.batch_size, tiny.CONFIG.data)
   history = []
   for i in range(len(batches.mask)):
     batch = jax.tree.map(lambda x, i=i: x[i], batches)
@@ -297,7 +297,7 @@ def pixels(batch, images=SAMPLE.train_images):
   which = [np.asarray(x)[mask] for x in (batch.image, batch.offset, batch.flip)]
   x = train.crop(jnp.asarray(images), *map(jnp.asarray, which))
   labels = jax.nn.one_hot(SAMPLE.train_labels[which[0]], 10)
-  return train.normalize(x), labels
+  return train.normalize(x, tiny.CONFIG.data), labels
 
 
 def mixed_gradients(model, method, weights, batch):

@@ -486,7 +486,7 @@ def test_a_run_that_diverges(tmp_path, monkeypatch, events):
   assert "4 of 4 runs are there already" in said[-2]
   logits = np.load(tmp_path / "logits" / "sgd-1-4-clean.npy")
   assert logits.shape == (tiny.TEST_IMAGES, 10) and logits.dtype == np.float32
-  labels = datasets.load_sample().test_labels
+  labels = tiny.sample().test_labels
   top1 = 100 * np.mean(np.argmax(logits, axis=1) == labels)
   (row,) = (
     row for row in others if rows.key(row)[1:] == ("sgd", 1, 4, "clean")
@@ -526,7 +526,7 @@ def test_ensembles(tmp_path, events):
       for seed in (0, 1)
     ]
     p = np.mean(scipy.special.softmax(logits, axis=2), axis=0)
-    labels = datasets.load_sample().test_labels
+    labels = tiny.sample().test_labels
     loss = -np.mean(np.log(p[np.arange(len(p)), labels]))
     top1 = 100 * np.mean(np.argmax(p, axis=1) == labels)
     assert pooled["metrics"]["loss"] == pytest.approx(loss, rel=1e-5)
@@ -541,7 +541,7 @@ def test_ensembles(tmp_path, events):
 
 
 def test_sets_are_made_ahead(monkeypatch):
-  sample = cache.load_sample()
+  sample = datasets.load_sample()
   made = []
 
   def images_of(name, *args, _make=evaluate.images_of):

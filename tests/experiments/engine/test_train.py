@@ -9,13 +9,12 @@ import optax
 import pytest
 import tiny
 
-from experiments import registry
+from experiments import datasets, registry
 from experiments.config import SGD, Config
-from experiments.datasets import cache
 from experiments.engine import evaluate, memory, models, train
 from orthograd_optax import calibration, orthograd_sgd
 
-SAMPLE = cache.load_sample()
+SAMPLE = datasets.load_sample()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,7 +75,9 @@ def test_normalize():
     0.1994,
     0.2010,
   ]
-  np.testing.assert_allclose(train.normalize(images), expected, atol=1e-5)
+  np.testing.assert_allclose(
+    train.normalize(images, tiny.CONFIG.data), expected, atol=1e-5
+  )
 
 
 def test_batches():
@@ -84,7 +85,9 @@ def test_batches():
   _, runs, _ = start()
   seen = []
   for epoch in (0, 1):
-    parts = jax.vmap(lambda run, e=epoch: train.batches(run, e, 16))(runs)
+    parts = jax.vmap(
+      lambda run, e=epoch: train.batches(run, e, 16, tiny.CONFIG.data)
+    )(runs)
     assert parts.mix is None
     index, mask, offset, flip = map(np.asarray, parts[:4])
     assert index.shape == (4, 5, 16) and offset.shape == (4, 5, 16, 2)
@@ -122,7 +125,7 @@ def test_engine_is_a_plain_loop(trained):
     def objective(params):
       logits, new = model.apply(
         {"params": params, "batch_stats": stats},
-        train.normalize(images),
+        train.normalize(images, tiny.CONFIG.data),
         train=True,
         mutable=["batch_stats"],
       )
@@ -142,7 +145,9 @@ def test_engine_is_a_plain_loop(trained):
     optimizer = make(strength).init(params)
     loss = 0.0
     for epoch in range(2):
-      parts = map(np.asarray, train.batches(run, epoch, 16)[:4])
+      parts = map(
+        np.asarray, train.batches(run, epoch, 16, tiny.CONFIG.data)[:4]
+      )
       loss = 0.0
       for index, mask, offset, flip in zip(*parts, strict=True):
         take = [x[mask] for x in (index, offset, flip)]
@@ -239,7 +244,7 @@ def test_logits_and_metrics(trained):
   one = jax.tree.map(lambda x: x[2], state.weights)
   expected = registry.MODELS["small"]().apply(
     one._asdict(),
-    train.normalize(images),
+    train.normalize(images, tiny.CONFIG.data),
   )
   np.testing.assert_allclose(logits[2], expected, atol=1e-4)
   alone = evaluate.Evaluator(engine, "sequential").logits(
