@@ -1,7 +1,7 @@
 """Makes a command of a function: its docstring is the command's help."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import pathlib
 import textwrap
 from typing import Any, NamedTuple
@@ -31,6 +31,21 @@ COMMANDS: dict[tuple[str, str], Command] = {}
 def argument(*names: str, **options: Any) -> tuple[Any, Any]:
   """What `ArgumentParser.add_argument` takes."""
   return names, options
+
+
+def given(args: argparse.Namespace, arguments: Iterable[Any]) -> list[str]:
+  """Returns the words of a command line that set parsed options again."""
+  words = []
+  for names, options in arguments:
+    name = names[-1]
+    value = getattr(args, name.lstrip("-").replace("-", "_"))
+    if options.get("action") == "store_true":
+      words += [name] if value else []
+    elif options.get("action") == "append":
+      words += [f"{name}={one}" for one in value or ()]
+    elif value != options.get("default"):
+      words.append(f"{name}={value}")
+  return words
 
 
 def command(

@@ -4,9 +4,11 @@ import argparse
 import dataclasses
 import os
 import pathlib
+import shlex
+import sys
 from typing import Any
 
-from experiments.cli.command import PATH, argument, command
+from experiments.cli.command import PATH, argument, command, given
 from experiments.files import UserError
 
 
@@ -37,19 +39,20 @@ def share(text: str) -> tuple[int, int]:
 
 
 FOLDER = argument("folder", type=PATH, help="study folder, such as runs/quick")
+SET = argument(
+  "--set",
+  action="append",
+  metavar="KEY=VALUE",
+  help="override a setting, such as seeds=3 or methods=sgd,sam; repeat it "
+  "for several; an unknown key lists all keys",
+)
 STUDY_OPTIONS = (
   argument(
     "study",
     help="a name that `python -m experiments list` prints, or the path of a "
     "study file such as mine.py",
   ),
-  argument(
-    "--set",
-    action="append",
-    metavar="KEY=VALUE",
-    help="override a setting, such as seeds=3 or methods=sgd,sam; repeat it "
-    "for several; an unknown key lists all keys",
-  ),
+  SET,
   argument(
     "--output",
     type=PATH,
@@ -142,6 +145,45 @@ RUN_OPTIONS = (
 )
 
 
+CLUSTER_OPTIONS = (
+  argument(
+    "--cluster",
+    choices=["slurm", "local"],
+    help="train shares as jobs of SLURM, or as local processes, and merge them",
+  ),
+  argument(
+    "--jobs",
+    type=positive,
+    metavar="N",
+    help="for --cluster: number of jobs, one for each share",
+  ),
+  argument(
+    "--gpus",
+    type=int,
+    default=0,
+    metavar="N",
+    help="for --cluster: GPUs of each job (0: train on the CPU)",
+  ),
+  argument(
+    "--minutes",
+    type=positive,
+    default=1440,
+    metavar="N",
+    help="for --cluster: time limit of a job (1440); longer ones resume",
+  ),
+  argument(
+    "--partition", metavar="NAME", help="for --cluster slurm: its partition"
+  ),
+  argument(
+    "--sbatch",
+    action="append",
+    metavar="KEY=VALUE",
+    help="for --cluster slurm: option of sbatch, such as mem=16G; repeat it "
+    "for several",
+  ),
+)
+
+
 @command(
   *STUDY_OPTIONS,
   argument(
@@ -151,6 +193,7 @@ RUN_OPTIONS = (
     "only missing runs",
   ),
   *RUN_OPTIONS,
+  *CLUSTER_OPTIONS,
   example=(
     "run quick --set epochs=2 --set per_class=20 --output runs/try",
     "trains a shrunk study in a folder of its own",
@@ -165,6 +208,8 @@ def run(args: argparse.Namespace) -> None:
 
   from experiments import engine, report
 
+  if args.cluster or args.jobs:
+    return _run_jobs(args)
   _prepare_devices(args)
   study, folder = _study(args)
   if changes := _changes(study, args):
@@ -228,6 +273,28 @@ def list_(args: argparse.Namespace) -> None:
     except config.ConfigError as error:
       about = f"Error: {error}"
     print(f"{name:{width}} {about}")
+
+
+@command(
+  argument("folder", type=PATH, nargs="+", help="folders of shares"),
+  argument(
+    "--output",
+    type=PATH,
+    metavar="FOLDER",
+    required=True,
+    help="folder for all of their rows",
+  ),
+  example=(
+    "merge runs/quick/shares/*-of-4 --output runs/quick",
+    "joins four shares of quick",
+  ),
+)
+def merge(args: argparse.Namespace) -> None:
+  """join the rows of a study's shares in one folder
+
+  Settings must match, no row may be in two folders, and every check must hold.
+  Checkpoints and logits stay in the shares."""
+  _merge(args.folder, args.output)
 
 
 @command(
@@ -413,6 +480,73 @@ def _changes(study: Any, args: argparse.Namespace) -> str:
     f"{name}={value} instead of {old[name] or 'none'}"
     for name, value in config.differences(study, before).items()
   )
+
+
+def _run_jobs(args: argparse.Namespace) -> None:
+  """Trains the study's shares as jobs, and merges them."""
+  from experiments import engine
+
+  if not (args.cluster and args.jobs):
+    raise UserError(
+      "Expected --cluster with --jobs, such as --cluster slurm --jobs 16."
+    )
+  if args.share or args.kept or args.distributed:
+    raise UserError("--cluster excludes --share, --kept and --distributed.")
+  try:
+    from experiments.cli import cluster
+  except ImportError as error:
+    raise UserError(
+      f"--cluster needs submitit ({error}): pip install -e '.[cluster]'."
+    ) from error
+  settings = dict(text.partition("=")[::2] for text in args.sbatch or ())
+  if not all(settings.values()):
+    raise UserError(f"Expected --sbatch KEY=VALUE, got {args.sbatch}.")
+  study, folder = _study(args)
+  if (folder / "rows.jsonl").exists() and not (folder / "shares").exists():
+    raise UserError(
+      f"{folder} has rows already. Give --output a new folder, then `merge` "
+      "both."
+    )
+  shares = [
+    dataclasses.replace(study, share=(i + 1, args.jobs))
+    for i in range(args.jobs)
+  ]
+  folders = [folder / it.folder.relative_to(study.folder) for it in shares]
+  command = [sys.executable, "-m", "experiments", "run", args.study]
+  command += given(args, (SET, *RUN_OPTIONS))
+  words = [
+    [*command, f"--share={i}/{args.jobs}", f"--output={path}"]
+    for i, path in enumerate(folders, 1)
+  ]
+  logs = folder / "shares" / "logs"
+  executor = cluster.make_executor(
+    args.cluster,
+    logs,
+    study.name,
+    args.minutes,
+    args.gpus,
+    args.partition,
+    settings,
+  )
+  print(
+    f"Submits {args.jobs} jobs to {args.cluster}, each with {args.gpus} GPUs "
+    f"and at most {args.minutes} minutes. Logs: {logs}. The first job:\n  "
+    f"{shlex.join(words[0])}",
+    flush=True,
+  )
+  cluster.train(executor, words, engine.Progress())
+  _merge(folders, folder)
+
+
+def _merge(folders: list[pathlib.Path], output: pathlib.Path) -> None:
+  from experiments.engine import merging
+
+  study, complete = merging.merge(folders, output)
+  print(
+    f"Merged {len(folders)} folders into {output}: {complete} of "
+    f"{len(study.runs)} runs are complete."
+  )
+  _say_next(study, output)
 
 
 def _say_next(study: Any, folder: pathlib.Path) -> None:

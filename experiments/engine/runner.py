@@ -90,15 +90,19 @@ def run_study(
 
 def _prepare(study: Study, folder: pathlib.Path) -> None:
   """Writes the settings, and removes files that a crash left behind."""
-  settings = folder / "study.json"
-  if not (study.models_of and settings.exists()):
-    with replacing(settings) as temporary:
-      temporary.write_text(json.dumps(dataclasses.asdict(study), indent=2))
+  if not (study.models_of and (folder / "study.json").exists()):
+    write_settings(study, folder)
   remove_leftovers(folder, "study.json")
   remove_leftovers(folder / "logits", "*.npy")
   for group in folder.glob("checkpoints/*"):
     remove_leftovers(group, "runs.json")
     remove_unfinished(group / "state")
+
+
+def write_settings(study: Study, folder: pathlib.Path) -> None:
+  """Writes the settings that `load_settings` reads."""
+  with replacing(folder / "study.json") as temporary:
+    temporary.write_text(json.dumps(dataclasses.asdict(study), indent=2))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,59 @@
+"""Joins the folders of a study's shares to one."""
+
+from collections.abc import Sequence
+import dataclasses
+import pathlib
+
+from experiments.config import Study, differences, load_settings
+from experiments.engine.runner import write_settings
+from experiments.files import UserError, locked
+from experiments.rows import Missing, Rows, join
+
+
+def merge(
+  folders: Sequence[pathlib.Path], output: pathlib.Path
+) -> tuple[Study, int]:
+  """Writes the rows of several folders to one.
+
+  Checkpoints and logits stay where they are.
+
+  Args:
+    folders: study folders, of different runs with the same settings.
+    output: folder to write. Rows that it has must be among the others.
+
+  Returns:
+    The study, and the number of its runs that are complete.
+
+  Raises:
+    UserError: if settings differ, a row is in two folders, or a check is wrong.
+  """
+  studies = [
+    dataclasses.replace(load_settings(folder), share=(1, 1))
+    for folder in folders
+  ]
+  study = studies[0]
+  for folder, other in zip(folders, studies, strict=True):
+    if other != study:
+      changes = differences(other, study).items()
+      listed = ", ".join(f"{k}={v}" for k, v in changes) or "other methods"
+      raise UserError(
+        f"Expected folders of one study, got {folders[0]} ({study.name}) and "
+        f"{folder} ({other.name}), which has {listed}. Merge each separately."
+      )
+  paths = [folder / "rows.jsonl" for folder in folders]
+  keys = set().union(*(Rows(path, write=False).keys for path in paths))
+  output.mkdir(parents=True, exist_ok=True)
+
+  def busy():
+    raise UserError(f"Another process is at work in {output}. Wait for it.")
+
+  with locked(output, busy):
+    if there := Rows(output / "rows.jsonl", write=False).keys - keys:
+      raise UserError(
+        f"{output} has {len(there)} rows that are in none of the folders to "
+        "merge. Add it to them, and give --output a new folder."
+      )
+    write_settings(study, output)
+    join(paths, output / "rows.jsonl")
+  missing = Missing(study, keys)
+  return study, sum(not missing(run) for run in study.runs)
