@@ -10,6 +10,8 @@ if TYPE_CHECKING:
   from orthograd_optax._diagnostics import Diagnostics as Diagnostics
   from orthograd_optax._diagnostics import alignment as alignment
   from orthograd_optax._diagnostics import read_diagnostics as read_diagnostics
+  from orthograd_optax._keep_norms import KeepNormsState as KeepNormsState
+  from orthograd_optax._keep_norms import keep_norms as keep_norms
   from orthograd_optax._orthograd import OrthogradState as OrthogradState
   from orthograd_optax._orthograd import orthograd as orthograd
 
@@ -22,6 +24,8 @@ _HOMES = {
   "Diagnostics": "_diagnostics",
   "alignment": "_diagnostics",
   "read_diagnostics": "_diagnostics",
+  "KeepNormsState": "_keep_norms",
+  "keep_norms": "_keep_norms",
   "OrthogradState": "_orthograd",
   "orthograd": "_orthograd",
 }

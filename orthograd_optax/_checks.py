@@ -193,6 +193,35 @@ def check_replicas(
         )
 
 
+def check_norms(state: Any, groups: _groups.Groups) -> None:
+  """Refuses a state of :func:`keep_norms` with the norms of other vectors."""
+  norms = getattr(state, "norms", None)
+  norms = norms if isinstance(norms, dict) else {}
+  given = {name: jnp.shape(norm) for name, norm in norms.items()}
+  expected = {name: members[0].batch for name, members in groups.items()}
+  if given != expected:
+    raise ValueError(
+      f"keep_norms expected a state with norms of the shapes {expected}, but"
+      f" was given {given or f'a {type(state).__name__}'}, created for other"
+      " parameters or with different options. Call this optimizer's"
+      " init(params)."
+    )
+
+
+def has_updates(
+  label: str, members: list[_groups.Member], updates: dict[_groups.KeyPath, Any]
+) -> bool:
+  """Returns whether a group is updated. Raises if only a part of it is."""
+  absent = [m.path for m in members if m.path not in updates]
+  if 0 < len(absent) < len(members):
+    raise ValueError(
+      f"the update at {where(absent[0])} is None, but the leaf belongs to group"
+      f" {label!r}, whose norm is kept as a whole. Exclude the leaf with mask,"
+      " or choose another group_by."
+    )
+  return not absent
+
+
 def is_known(x: Any) -> bool:
   """Whether x has values here: it is not traced, nor on other hosts."""
   traced = isinstance(x, core.Tracer)

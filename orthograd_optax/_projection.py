@@ -80,7 +80,7 @@ def project_groups(
     jnp.asarray(x, jnp.result_type(float)) for x in (strength, eps)
   )
   groups = [
-    Group(_split(w), _split(g), _split_axes(a, g))
+    Group(split(w), split(g), split_axes(a, g))
     for w, g, a in zip(params, updates, axes, strict=True)
   ]
   options = Options(renormalize, use_float64, axis_name)
@@ -96,23 +96,23 @@ def project_groups(
       found = _project_by_backend((sum_axes, options), ws, gs, strength, eps)
       projections |= zip(chosen, found, strict=True)
   return [
-    projections[i]._replace(updates=_join(projections[i].updates, like))
+    projections[i]._replace(updates=join(projections[i].updates, like))
     for i, like in enumerate(updates)
   ]
 
 
-def _split(xs: Arrays) -> list[jax.Array]:
+def split(xs: Arrays) -> list[jax.Array]:
   """Splits complex arrays into their real and imaginary parts."""
   parts = lambda x: [x.real, x.imag] if jnp.iscomplexobj(x) else [x]
   return [part for x in xs for part in parts(x)]
 
 
-def _split_axes(axes: Axes, xs: Arrays) -> Axes:
-  return tuple(a for a, x in zip(axes, xs, strict=True) for _ in _split([x]))
+def split_axes(axes: Axes, xs: Arrays) -> Axes:
+  return tuple(a for a, x in zip(axes, xs, strict=True) for _ in split([x]))
 
 
-def _join(parts: Arrays, like: Arrays) -> list[jax.Array]:
-  """Undoes :func:`_split`."""
+def join(parts: Arrays, like: Arrays) -> list[jax.Array]:
+  """Undoes :func:`split`."""
   rest = iter(parts)
   return [
     lax.complex(next(rest), next(rest)) if jnp.iscomplexobj(x) else next(rest)
@@ -183,12 +183,12 @@ def _exact(ws, gs, strength, eps, *, axes, options: Options) -> Projection:
     _sums.magnitude(xs, axes, axis_name, dtype) for xs in (ws, gs)
   )
   ws, gs = (
-    _scale([lax.convert_element_type(x, dtype) for x in xs], 1 / unit, axes)
+    scale([lax.convert_element_type(x, dtype) for x in xs], 1 / unit, axes)
     for xs, unit in ((ws, unit_w), (gs, unit_g))
   )
   sums = _sums.over_devices(_sums.exact(ws, gs, axes), axis_name)
   c, factor = _slope(sums, strength)
-  rest = list(map(lax.sub, gs, _scale(ws, factor, axes)))
+  rest = list(map(lax.sub, gs, scale(ws, factor, axes)))
   # Measure ‖g⊥‖² on g⊥ itself. The difference of squares would cancel.
   rr = _sums.over_devices(_sums.square(rest, axes), axis_name)
   noise = _noise(group, dtype)
@@ -197,8 +197,8 @@ def _exact(ws, gs, strength, eps, *, axes, options: Options) -> Projection:
   solution = _solve(
     sums, c, rr, strength, eps, noise, renormalize=options.renormalize
   )
-  outs = _scale(_scale(rest, solution.gain, axes), unit_g, axes)
-  updates = _keep(solution.untouched, group.gs, outs, axes)
+  outs = scale(scale(rest, solution.gain, axes), unit_g, axes)
+  updates = keep(solution.untouched, group.gs, outs, axes)
   return Projection(updates, solution.cosine, solution.gate_closed)
 
 
@@ -243,11 +243,11 @@ def _write(
   wide_ws, wide_gs = (
     [lax.convert_element_type(x, jnp.float64) for x in xs] for xs in (ws, gs)
   )
-  rest = list(map(lax.sub, wide_gs, _scale(wide_ws, factor, axes)))
-  return _keep(untouched, gs, _scale(rest, gain, axes), axes)
+  rest = list(map(lax.sub, wide_gs, scale(wide_ws, factor, axes)))
+  return keep(untouched, gs, scale(rest, gain, axes), axes)
 
 
-def _keep(untouched, gs: Arrays, outs: Arrays, axes: Axes) -> list[jax.Array]:
+def keep(untouched, gs: Arrays, outs: Arrays, axes: Axes) -> list[jax.Array]:
   """Selects g where it is untouched, and else the result, in the dtype of g."""
   outs = [_cast(out, g.dtype) for out, g in zip(outs, gs, strict=True)]
   if not untouched.ndim:
@@ -269,7 +269,7 @@ def _cast(x: jax.Array, dtype: Any) -> jax.Array:
   return lax.convert_element_type(x, dtype)
 
 
-def _scale(xs: Arrays, number: jax.Array, axes: Axes) -> list[jax.Array]:
+def scale(xs: Arrays, number: jax.Array, axes: Axes) -> list[jax.Array]:
   """Multiplies each vector by its number."""
   return list(map(lax.mul, xs, _spread(number, xs, axes)))
 
