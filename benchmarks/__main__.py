@@ -165,7 +165,7 @@ def cases(suite: str):
 
 
 def about() -> dict[str, Any]:
-  """The hardware and the versions."""
+  """Returns the hardware and the versions."""
   device = jax.devices()[0]
   return {
     "device": device.device_kind,
@@ -178,7 +178,7 @@ def about() -> dict[str, Any]:
 
 
 def line(row: Row) -> str:
-  """A row as a line of the table."""
+  """Returns a row as a line of the table."""
   low, middle, high = row["over_sgd"]
   floors = "" if row["floor"] is None else f"{row['ms'] / row['floor']:.2f}"
   compiling, temporary = (

@@ -34,7 +34,7 @@ MAX_COMPILED_LEAVES = 100  # torch.compile takes minutes for more
 
 
 def imported(name: str) -> Any:
-  """The module, or None."""
+  """Returns the module, or None."""
   try:
     return importlib.import_module(name)
   except ImportError:
@@ -42,7 +42,7 @@ def imported(name: str) -> Any:
 
 
 def versions() -> dict[str, str]:
-  """The versions of the peers that are installed."""
+  """Returns the versions of the installed peers."""
   installed = {}
   for name in ("torch", "pytorch_optimizer"):
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
 
 
 def in_torch(params, grads, steps: int) -> dict[str, update.Contender]:
-  """The contenders that can be imported, on the device that jax uses."""
+  """Returns the contenders that can be imported, on jax's device."""
   torch, optimizer = imported("torch"), imported("pytorch_optimizer")
   authors = imported("orthograd")
   contenders: dict[str, update.Contender] = {}
@@ -88,7 +88,7 @@ def in_torch(params, grads, steps: int) -> dict[str, update.Contender]:
       return
     seconds = time.perf_counter() - start
     # All of them overwrite the gradients with the projected ones.
-    check(name, [w.grad for w in ws], expected)
+    assert_same(name, [w.grad for w in ws], expected)
 
     def run(times):
       for _ in range(times * steps):
@@ -120,7 +120,7 @@ def in_torch(params, grads, steps: int) -> dict[str, update.Contender]:
   return contenders
 
 
-def check(name: str, projected: list[Any], expected: Any) -> None:
+def assert_same(name: str, projected: list[Any], expected: Any) -> None:
   """Raises unless a peer's projected gradients equal this package's."""
   for x, y in zip(projected, expected, strict=True):
     x, y = (np.asarray(a, np.float64) for a in (x.cpu().float(), y))
@@ -133,7 +133,7 @@ def check(name: str, projected: list[Any], expected: Any) -> None:
 
 
 def captured(torch, optimizer) -> Callable[[], Any]:
-  """A step as a CUDA graph."""
+  """Returns a step as a CUDA graph."""
   stream = torch.cuda.Stream()
   stream.wait_stream(torch.cuda.current_stream())
   with torch.cuda.stream(stream):

@@ -25,7 +25,7 @@ CONTENDERS = {
 
 
 def tree(leaves: int, shapes: int) -> Any:
-  """Abstract matrices, and a vector after every two of them."""
+  """Returns abstract matrices, and a vector after every two of them."""
   return [
     jax.ShapeDtypeStruct((8 + i % shapes, 16)[: 2 if i % 3 else 1], jnp.float32)
     for i in range(leaves)
@@ -33,7 +33,7 @@ def tree(leaves: int, shapes: int) -> Any:
 
 
 def seconds(transform: Any, params: Any) -> tuple[float, float]:
-  """The CPU seconds of tracing and of lowering."""
+  """Returns the CPU seconds of tracing and of lowering."""
   jax.clear_caches()
   few = params[:2]  # warms up what does not depend on the leaves
   jax.jit(transform.update).trace(few, jax.eval_shape(transform.init, few), few)

@@ -42,7 +42,7 @@ class Decoder(nn.Module):
 
 
 def network(name: str, batch: int = 64) -> Problem:
-  """The training of a network of the experiments."""
+  """Returns the training of a network of the experiments."""
   model = registry.MODELS[name](dtype=jnp.bfloat16)
   keys = jax.random.split(jax.random.key(0), 3)
   variables = jax.jit(lambda key: models.init(model, key))(keys[0])
@@ -60,7 +60,7 @@ def network(name: str, batch: int = 64) -> Problem:
 
 
 def decoder(batch: int = 8, model: Decoder | None = None) -> Problem:
-  """The training of a language model."""
+  """Returns the training of a language model."""
   model = model or Decoder()
   keys = jax.random.split(jax.random.key(0), 2)
   shape = batch, model.context + 1

@@ -61,7 +61,7 @@ def measure(model: str, shapes: update.Shapes, steps: int, repeats: int):
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-  """A table of how much longer an update takes without each trick."""
+  """Returns a table of how much longer an update takes without each trick."""
   models = list(dict.fromkeys(row["model"] for row in rows))
   cells = {(row["model"], row["trick"]): row for row in rows}
   first = {row["model"]: row["ms"] for row in rows}

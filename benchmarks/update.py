@@ -30,14 +30,14 @@ MORE_PROGRAMS = 3  # programs timed beyond the first
 
 
 def network(name: str) -> Shapes:
-  """The shapes of the parameters of a network of the experiments."""
+  """Returns the shapes of the parameters of an experiments' network."""
   init = lambda key: models.init(registry.MODELS[name](), key)
   variables = jax.eval_shape(init, jax.random.key(0))
   return [x.shape for x in jax.tree.leaves(variables["params"])]
 
 
 def decoder(depth: int, width: int, tokens: int = 0) -> Shapes:
-  """The shapes of a transformer; with tokens, its embeddings too."""
+  """Returns the shapes of a transformer; with tokens, its embeddings too."""
   block: Shapes = [(width, 3 * width), (width, width), (width, 4 * width)]
   block += [(4 * width, width), *[(width,)] * 6, (3 * width,), (4 * width,)]
   ends: Shapes = [(tokens, width), (1024, width), (width,), (width,)]
@@ -45,13 +45,13 @@ def decoder(depth: int, width: int, tokens: int = 0) -> Shapes:
 
 
 def matrices(millions: float, leaves: int) -> Shapes:
-  """Square matrices, and a vector for each: so many leaves and entries."""
+  """Returns square matrices, and a vector for each."""
   side = max(int((2e6 * millions / leaves) ** 0.5), 1)
   return [(side, side), (side,)] * (leaves // 2)
 
 
 def textbook(eps: float = 1e-30) -> optax.GradientTransformation:
-  """⊥Grad by its definition, leaf by leaf, without any optimization."""
+  """Computes ⊥Grad by its definition, leaf by leaf."""
 
   def project(g, w):
     perpendicular = g - jnp.vdot(w, g) / jnp.vdot(w, w) * w
@@ -80,7 +80,7 @@ class Contender(NamedTuple):
 
 
 def arrays(shapes: Shapes, dtype: str, seed: int) -> list[jax.Array]:
-  """Normal numbers, from one draw, which compiles faster than many."""
+  """Draws normal numbers at once, which compiles faster than many draws."""
   ends = np.cumsum([0, *map(math.prod, shapes)])
 
   @jax.jit
@@ -160,7 +160,7 @@ def compiled(
 def in_jax(
   params: Any, inputs: Any, *args: Any, parallel: Any = None
 ) -> dict[str, Contender]:
-  """The contenders in JAX, by name.
+  """Returns the contenders in JAX, by name.
 
   Args:
     params: initial parameters.
@@ -180,7 +180,7 @@ def in_jax(
 
 
 def bandwidth(megabytes: int, times: int = 50) -> float:
-  """The bandwidth of an in-place change of an array, in bytes a second."""
+  """Measures an in-place change of an array, in bytes per second."""
   change = lambda _, x: x * 1.0001
   run = jax.jit(
     lambda x: jax.lax.fori_loop(0, times, change, x), donate_argnums=0
@@ -192,7 +192,7 @@ def bandwidth(megabytes: int, times: int = 50) -> float:
 
 
 def least_bytes(params, grads, sweeps: int) -> int:
-  """The least bytes of an update that sweeps over w and g so many times."""
+  """Returns the least bytes of an update with so many sweeps over w and g."""
   w, g = (sum(x.nbytes for x in xs) for xs in (params, grads))
   momentum = sum(4 * x.size for x in params)
   return sweeps * (w + g) + w + 2 * momentum

@@ -30,7 +30,7 @@ def loss_and_grads(model, x, labels):
 
 
 def train(optimizer, steps, every):
-  """The largest logit on new points every few steps, and final metrics."""
+  """Returns the largest logit every few steps, and final metrics."""
   model = eqx.nn.MLP(2, 2, width_size=128, depth=2, key=jax.random.key(0))
   state = optimizer.init(eqx.filter(model, eqx.is_inexact_array))
   seen, new = data(jax.random.key(1), 200), data(jax.random.key(2), 5_000)

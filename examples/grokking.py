@@ -22,7 +22,7 @@ stablemax = calibration.stablemax_cross_entropy
 
 
 def sums(key):
-  """One-hot pairs and their sums: 40 % to train on, and the others."""
+  """Returns one-hot pairs and their sums: 40 % to train on, and the others."""
   a, b = jnp.divmod(jnp.arange(P * P), P)
   x = jnp.concatenate([jax.nn.one_hot(a, P), jax.nn.one_hot(b, P)], axis=1)
   y = (a + b) % P
@@ -32,7 +32,7 @@ def sums(key):
 
 
 def init(key):
-  """A network without biases, initialized as in PyTorch."""
+  """Creates a network without biases, initialized as in PyTorch."""
   shapes = (2 * P, 200), (200, 200), (200, P)
   keys = jax.random.split(key, len(shapes))
   draw = lambda key, shape: jax.random.uniform(key, shape, minval=-1, maxval=1)

@@ -123,8 +123,7 @@ def _output(args: argparse.Namespace) -> pathlib.Path | None:
     )
   if importlib.util.find_spec("matplotlib") is None:
     raise ImportError(
-      "The page needs matplotlib. Run pip install 'orthograd-optax[plots]', or "
-      "use --json, which needs none."
+      "The page needs matplotlib. Run pip install matplotlib, or pass --json."
     )
   return path
 

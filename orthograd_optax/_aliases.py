@@ -27,7 +27,7 @@ def orthograd_sgd(
   use_float64: bool = True,
   diagnostics: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
-  r"""SGD with ⊥Grad, in the order of the papers.
+  r"""Creates SGD with ⊥Grad, in the order of the papers.
 
   First :func:`orthograd` projects the gradient. Then weight decay is added, as
   the gradient of an l2 penalty. Then momentum is applied:
@@ -114,7 +114,7 @@ def orthograd_adamw(
   use_float64: bool = True,
   diagnostics: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
-  r"""AdamW with ⊥Grad: :func:`orthograd`, then :func:`optax.adamw`.
+  r"""Creates AdamW with ⊥Grad: :func:`orthograd`, then :func:`optax.adamw`.
 
   With :math:`\hat g` from :func:`orthograd`,
 

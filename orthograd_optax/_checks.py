@@ -223,7 +223,7 @@ def has_updates(
 
 
 def is_known(x: Any) -> bool:
-  """Whether x has values here: it is not traced, nor on other hosts."""
+  """Tells whether x has values here: not traced, and not on other hosts."""
   traced = isinstance(x, core.Tracer)
   return not traced and getattr(x, "is_fully_addressable", True)
 
@@ -248,7 +248,7 @@ def warn_of_single_entries(groups: _groups.Groups) -> None:
 
 
 def _user_level() -> int:
-  """The stack level, for the caller's warning, of the first line outside.
+  """Returns the stack level of the user's line, for the caller's warning.
 
   optax, flax and jax may call ``init``.
   """

@@ -25,7 +25,7 @@ class Member(NamedTuple):
 
   @property
   def batch(self) -> tuple[int, ...]:
-    """The sizes of the batch axes."""
+    """Returns the sizes of the batch axes."""
     shape = jnp.shape(self.param)
     return tuple(n for i, n in enumerate(shape) if i not in self.axes)
 
@@ -34,7 +34,7 @@ Groups = dict[str, list[Member]]
 
 
 def where(path: KeyPath) -> str:
-  """The name of a leaf in error messages."""
+  """Returns the name of a leaf for error messages."""
   return tree_util.keystr(path) or "the root"
 
 
@@ -43,13 +43,13 @@ def is_absent(x: Any) -> bool:
 
 
 def floating(tree: Any) -> Any:
-  """The tree, with None in place of leaves that are not floating-point."""
+  """Returns the tree with None in place of leaves that can't be projected."""
   keep = lambda x: x if is_inexact(dtype_of(x)) else None
   return jax.tree.map(keep, tree)
 
 
 def dtype_of(x: Any) -> Any:
-  """The dtype of an array or a number; None for other leaves."""
+  """Returns the dtype of an array or a number; None for other leaves."""
   if isinstance(x, numbers.Number):
     return jnp.result_type(x)
   return getattr(x, "dtype", None)
@@ -123,7 +123,7 @@ def _is_label(x: Any) -> bool:
 def _distinct(
   keys: list[Any], short: Callable[[Any], str], full: Callable[[Any], str]
 ) -> list[str]:
-  """Short names of keys. If two clash ("a/b", 1 and "1"), full names."""
+  """Returns short names of keys; full ones if two clash ("a/b", 1 and "1")."""
   names = [short(key) for key in keys]
   clash = len(set(names)) < len(set(keys))
   return [full(key) for key in keys] if clash else names
@@ -142,7 +142,7 @@ def _is_axis(x: Any) -> bool:
 def _lookup(
   batch_axes: BatchAxes, params: Any
 ) -> Callable[[KeyPath, Any], Any]:
-  """A function from (key path, leaf) to batch axes, as the user gave them."""
+  """Returns a function from (key path, leaf) to the batch axes given."""
   # A module of equinox is callable and a pytree. Take it as a pytree.
   if callable(batch_axes) and tree_util.all_leaves([batch_axes]):
     return batch_axes

@@ -75,7 +75,7 @@ def orthograd(
 
   **Scalars and zeros.** Exclude scalars with ``mask``, or join them to other
   leaves with ``group_by``. A leaf with one entry is parallel to its gradient:
-  it never moves, unless it is zero. Parameters that are exactly zero have no
+  it never moves unless it is zero. Parameters that are exactly zero have no
   direction, and their updates pass unchanged.
 
   **Complex leaves.** Apply ``.conj()`` to the result of :func:`jax.grad` first,
@@ -91,7 +91,7 @@ def orthograd(
   Args:
     renormalize: whether to rescale each projected update to its old norm, as
       in both papers' experiments. Without it, an update is never longer than
-      the one that came in.
+      the incoming one.
     eps: :math:`\varepsilon` above.
     strength: :math:`s` above, from 0 to 1, or a schedule of it. At 0, updates
       pass unchanged, bit for bit. May be a traced value. With ``batch_axes``,

@@ -93,8 +93,8 @@ def project_groups(
     }
     if chosen:
       ws, gs, sum_axes = zip(*chosen.values(), strict=True)
-      found = _project_by_backend((sum_axes, options), ws, gs, strength, eps)
-      projections |= zip(chosen, found, strict=True)
+      results = _project_by_backend((sum_axes, options), ws, gs, strength, eps)
+      projections |= zip(chosen, results, strict=True)
   return [
     projections[i]._replace(updates=join(projections[i].updates, like))
     for i, like in enumerate(updates)
@@ -325,7 +325,7 @@ def _noise(group: Group, dtype: Any, *, subtracted: bool = False) -> Noise:
 
 @functools.cache
 def _quantum(dtype: Any) -> float:
-  """The error of a subnormal entry.
+  """Returns the error of a subnormal entry.
 
   Float16 rounds subnormals. In float32, bfloat16 and float64, XLA may flush
   them to zero.

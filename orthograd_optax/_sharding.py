@@ -1,4 +1,4 @@
-"""What is known, while tracing, about where an array lies."""
+"""Tells how an array is sharded, as far as tracing knows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 
 def is_whole(x: jax.Array) -> bool:
-  """Whether x is known to lie on one device, and to have a known size.
+  """Tells whether x is known to lie on one device, with a known size.
 
   Stack or reshape only such arrays. XLA would gather sharded ones.
   """
@@ -35,14 +35,14 @@ def replicated(xs: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 def varying_axes(x: Any) -> frozenset[str]:
-  """The axes of a ``shard_map`` over which x differs between devices."""
+  """Returns the axes of a ``shard_map`` over which x differs."""
   kind: Any = jax.typeof(jnp.asarray(x))
   # jax 0.11 moved this field.
   return kind.mat.varying if hasattr(kind, "mat") else kind.vma
 
 
 def _mesh(x: jax.Array) -> Any:
-  """The mesh of x, as far as it is known."""
+  """Returns the mesh of x, as far as it is known."""
   mesh = jax.typeof(x).sharding.mesh
   return jax.sharding.get_abstract_mesh() if mesh.empty else mesh
 

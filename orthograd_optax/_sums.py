@@ -48,7 +48,7 @@ class Group(NamedTuple):
 
   @property
   def length(self) -> Any:
-    """The number of entries of a vector, perhaps symbolic."""
+    """Returns the number of entries of a vector, perhaps symbolic."""
     arrays = zip(self.gs, self.axes, strict=True)
     return sum(math.prod(g.shape[i] for i in a) for g, a in arrays)
 
@@ -135,7 +135,9 @@ def _equal(keys: Iterable[Any]) -> list[list[int]]:
 
 
 def _joint_key(group: Group) -> Any:
-  """Equal for groups that one reduction can sum: single arrays of one shape.
+  """Returns equal keys for groups that one reduction can sum.
+
+  These are single arrays of one shape.
 
   Batch axes must come first. Otherwise a reduction of several arrays needs more
   shared memory than a GPU has, and does not compile.
@@ -148,7 +150,10 @@ def _joint_key(group: Group) -> Any:
 
 
 def _stack_key(sums: Sums) -> Any:
-  """Equal for sums that can be stacked: batch axes must not be sharded."""
+  """Returns equal keys for sums that can be stacked.
+
+  Their batch axes are not sharded.
+  """
   row = lax.slice_in_dim(sums.wg, 0, 1)
   return jax.typeof(row) if row.ndim == 1 or _sharding.is_whole(row) else None
 

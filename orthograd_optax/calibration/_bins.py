@@ -242,7 +242,7 @@ def tally(
         f"where must be booleans of shape {examples}, one for each row of "
         f"logits, but has the shape {where.shape} and dtype {where.dtype}."
       )
-    logits, labels = _inputs.check(logits, labels, where=where)
+    logits, labels = _inputs.check_pair(logits, labels, where=where)
     logits = jnp.where(where[:, None], logits, 0)
   return _tally(logits, labels, num_bins, where)
 

@@ -121,7 +121,7 @@ def compare(
     )
   options = num_bins, resamples, random_seed
   samples = [
-    _predictions.check(x, labels, classes, seeds).samples(options)
+    _predictions.check_all(x, labels, classes, seeds).samples(options)
     for x in (old, new)
   ]
   described = [[_resampling.describe(s) for s in model] for model in samples]

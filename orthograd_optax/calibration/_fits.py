@@ -140,7 +140,7 @@ def _fit_on_host(logits: Any, labels: Any, method: str) -> list[jax.Array]:
       f"fit(…, {method!r}) runs on the host, but logits or labels are traced. "
       "Call it outside of jit and vmap. You may call its result inside."
     )
-  z, y = map(np.asarray, _inputs.check(logits, labels))
+  z, y = map(np.asarray, _inputs.check_pair(logits, labels))
   if method != "isotonic":
     fitted = affine(z, y, shared=method == "platt")
   elif np.isnan(probabilities := np.asarray(jax.nn.softmax(z))).any():

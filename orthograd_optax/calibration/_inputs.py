@@ -55,7 +55,7 @@ def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             "name it in static_argnames."
           )
       pair = arguments.pop("logits"), arguments.pop("labels", None)
-      return jitted(*check(*pair, needs_labels), **arguments)
+      return jitted(*check_pair(*pair, needs_labels), **arguments)
 
     return wrapper  # pyright: ignore[reportReturnType]
 
@@ -86,7 +86,7 @@ def require(holds: Any, rule: str, given: Any, advice: str = "") -> None:
     raise ValueError(f"{rule}, but is {given}. {advice}".rstrip())
 
 
-def check(logits: Any, labels: Any, needs_labels=True, where: Any = None):
+def check_pair(logits: Any, labels: Any, needs_labels=True, where: Any = None):
   """Returns logits of at least float32 and int32 labels, or raises.
 
   Labels are not checked where ``where`` is False. If a traced label is out of

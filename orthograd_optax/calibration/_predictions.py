@@ -38,7 +38,7 @@ class Predictions(NamedTuple):
     return [Sample(run.logits, run.labels, *options) for run in self.runs]
 
 
-def check(
+def check_all(
   logits: Any,
   labels: Any,
   classes: Sequence[Any] | None = None,
@@ -108,7 +108,7 @@ def as_numpy(logits: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
   """Checks both, and returns them as NumPy arrays; logits have two axes."""
   logits, labels = _inputs.as_array(logits), np.asarray(labels)
   # Trace the check: it then compiles nothing.
-  jax.eval_shape(lambda z: _inputs.check(z, labels), logits)
+  jax.eval_shape(lambda z: _inputs.check_pair(z, labels), logits)
   logits = np.asarray(logits)
   if logits.dtype.kind in "iu":
     logits = logits.astype(np.float64)

@@ -155,7 +155,7 @@ def report(
   _predictions.check_draws(resamples, level)
   _bins.check_bins(num_bins)
   _check_metrics(metrics)
-  predictions = _predictions.check(
+  predictions = _predictions.check_all(
     logits, labels, classes, seeds, groups, fit, random_seed
   )
   options = num_bins, resamples, random_seed

@@ -112,23 +112,23 @@ def describe(sample: Sample, names: Iterable[str] = METRICS) -> Described:
 
 def estimates(described: list[Described], level: float) -> dict[str, Estimate]:
   """Returns each metric with its interval, over examples or over seeds."""
-  found = {}
+  metrics = {}
   for name in described[0].values:
     if len(described) > 1:
       values = [one.values[name] for one in described]
       interval = _intervals.seeds_interval(values, level, METRICS[name].limits)
     else:
       interval = _over_examples(described[0], name, level)
-    found[name] = Estimate.of(interval)
-  return found
+    metrics[name] = Estimate.of(interval)
+  return metrics
 
 
 def summary(described: list[Described], level: float) -> dict[str, Estimate]:
   """Returns estimates. The temperature is NaN if it has no interval."""
-  found = estimates(described, level)
-  if not np.isfinite(sum(found["temperature"])):
-    found["temperature"] = Estimate(np.nan, np.nan, np.nan)
-  return found
+  metrics = estimates(described, level)
+  if not np.isfinite(sum(metrics["temperature"])):
+    metrics["temperature"] = Estimate(np.nan, np.nan, np.nan)
+  return metrics
 
 
 def difference(

@@ -191,13 +191,13 @@ class Sample:
     low, high = math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE)
     step = self.examples // MAX_UNITS
     if step > 1:  # Narrow the search with some of the examples.
-      some = Sample(self.logits[::step], self.labels[::step])
-      near = math.log(some.temperature)
+      subset = Sample(self.logits[::step], self.labels[::step])
+      near = math.log(subset.temperature)
       if mean_slope(near - 0.2) > 0 >= mean_slope(near + 0.2):
         low, high = near - 0.2, near + 0.2
     if not mean_slope(low) > 0:
-      alike = (self.logits == self.logits[:, :1]).all()
-      return 1.0 if alike else MIN_TEMPERATURE
+      uninformative = (self.logits == self.logits[:, :1]).all()
+      return 1.0 if uninformative else MIN_TEMPERATURE
     if mean_slope(high) > 0:
       return MAX_TEMPERATURE
     root: Any = optimize.brentq(mean_slope, low, high, xtol=1e-10)

@@ -92,8 +92,8 @@ def best(evaluated, temperature, p_calibrated, level) -> str | None:
   calibrated = p_calibrated >= SIGNIFICANT
   if not evaluated or calibrated or is_always_right(temperature):
     return None
-  found = UNCALIBRATED
+  chosen = UNCALIBRATED
   for name, (_, described) in evaluated.items():
-    if _nll_gain(evaluated[found][1], described, level).low > 0:
-      found = name
-  return None if found == UNCALIBRATED else found
+    if _nll_gain(evaluated[chosen][1], described, level).low > 0:
+      chosen = name
+  return None if chosen == UNCALIBRATED else chosen

@@ -97,5 +97,5 @@ def find(function: Any) -> tuple[str | None, dict[str, Any]]:
   if options.get("binning") == "width":
     del options["binning"]
   wanted = getattr(function, "__name__", ""), options
-  found = next((k for k, one in _FUNCTIONS.items() if one == wanted), None)
-  return found, bins if found else {}
+  name = next((k for k, one in _FUNCTIONS.items() if one == wanted), None)
+  return name, bins if name else {}

@@ -217,9 +217,9 @@ def _confidence(report: Results) -> str:
 
 
 def _gap(report: Results) -> str:
-  gap, found = report.metrics["overconfidence"], direction(report)
-  if found:
-    verdict = f"No: it is {found}"
+  gap, bias = report.metrics["overconfidence"], direction(report)
+  if bias:
+    verdict = f"No: it is {bias}"
   elif report.p_calibrated < _results.SIGNIFICANT:
     verdict = "On average, yes, but not at every confidence"
   else:

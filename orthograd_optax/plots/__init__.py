@@ -1,6 +1,6 @@
 """Draws reliability, training curves, effect sizes and temperatures.
 
-The figures need matplotlib: ``pip install 'orthograd-optax[plots]'``. Each
+The figures need matplotlib, which the extra ``plots`` installs. Each
 function returns a ``matplotlib.figure.Figure`` and touches no global state.
 :func:`save` writes the figure to a file. Names, labels and titles are drawn
 literally: a ``$`` does not start a formula.

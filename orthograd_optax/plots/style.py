@@ -52,8 +52,7 @@ def context() -> Iterator[Any]:
     import matplotlib.text
   except ImportError as error:
     raise ImportError(
-      "orthograd_optax.plots needs matplotlib: pip install "
-      "'orthograd-optax[plots]'"
+      "orthograd_optax.plots needs matplotlib: pip install matplotlib"
     ) from error
   installed = set(matplotlib.font_manager.get_font_names())
   fonts = [name for name in _FALLBACK_FONTS if name in installed]

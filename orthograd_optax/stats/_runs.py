@@ -13,7 +13,7 @@ def expect(holds: Any, expected: str, got: Any, advice: str = "") -> None:
     raise ValueError(f"Expected {expected}, got {got}. {advice}".rstrip())
 
 
-def check(runs: Runs, name: str) -> np.ndarray:
+def check_one(runs: Runs, name: str) -> np.ndarray:
   """Returns the runs in float64, or raises an error that names them."""
   values = np.asarray(runs, np.float64)
   valid = values.ndim == 1 and values.size >= 2
@@ -31,7 +31,7 @@ def check_two(
   a: Runs, b: Runs, paired: bool = False, names: Sequence[str] = ("a", "b")
 ) -> tuple[np.ndarray, np.ndarray]:
   """Checks two sets, which must have the same length if they are paired."""
-  a, b = check(a, names[0]), check(b, names[1])
+  a, b = check_one(a, names[0]), check_one(b, names[1])
   got = f"{a.size} in {names[0]} and {b.size} in {names[1]}"
   advice = "Give the same seeds in both, in the same order."
   expect(not paired or a.size == b.size, "pairs of runs", got, advice)

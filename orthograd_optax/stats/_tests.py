@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import scipy
 
-from ._runs import Runs, check, check_level, check_two, expect
+from ._runs import Runs, check_level, check_one, check_two, expect
 
 
 class TestResult(NamedTuple):
@@ -184,7 +184,7 @@ def bootstrap(
     Efron, Better Bootstrap Confidence Intervals, 1987
   """
   check_level(level)
-  samples = [check(a, "a")] if b is None else [*check_two(a, b, paired)]
+  samples = [check_one(a, "a")] if b is None else [*check_two(a, b, paired)]
   if statistic is None:
     if paired and b is not None:
       samples = [samples[0] - samples[1]]

@@ -155,10 +155,10 @@ def test_peers_must_do_the_same():
   wanted = update.arrays(SHAPES, "float32", 0)
   torch = pytest.importorskip("torch")
   found = [torch.from_numpy(np.array(x)) for x in wanted]
-  peers.check("a peer", found, wanted)
+  peers.assert_same("a peer", found, wanted)
   found[0][0] += 1
   with pytest.raises(AssertionError, match="a peer is off by"):
-    peers.check("a peer", found, wanted)
+    peers.assert_same("a peer", found, wanted)
 
 
 @pytest.mark.slow
