@@ -69,12 +69,14 @@ class Chain:
     row = finite(row)
     if wrong := schema.problem(row):
       raise RowsError(f"A row can't be stored: {wrong}.")
-    shared = {name: row.pop(name) for name in [*row] if name in SHARED}
+    shared, measured = {}, {}
+    for name, value in row.items():
+      (shared if name in SHARED else measured)[name] = value
     identity, lines = json.dumps(shared, sort_keys=True), b""
     if (number := self._numbers.get(identity)) is None:
       number = self._add_context(shared, identity)
       lines = self._line({"context": number, "fields": shared})
-    return lines + self._line({"context": number} | row)
+    return lines + self._line({"context": number} | measured)
 
   def decode(self, line: bytes, content: Any) -> dict[str, Any] | None:
     """Returns the row of a line, or None for a context.
