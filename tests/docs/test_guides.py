@@ -28,9 +28,14 @@ PAGES = [
   "calibrate_any_model",
   "compare_two_methods",
   "extending_the_experiments",
+  "your_own_images",
 ]
 # The others train, or compile many programs.
-QUICK = ["compare_two_methods", "extending_the_experiments"]
+QUICK = [
+  "compare_two_methods",
+  "extending_the_experiments",
+  "your_own_images",
+]
 CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```$", re.M | re.S)
 
 

@@ -53,7 +53,7 @@ def test_status_lists_frost(tmp_path, monkeypatch, capsys):
     (tmp_path / name).touch()
   shown = main(monkeypatch, capsys, *status)
   assert "textures: frost1.png, frost2.png" in shown
-  assert shown.count("missing\n") == 10 and "data fetch cifar10" not in shown
+  assert shown.count("missing\n") == 10 and "data fetch cifar10`" not in shown
 
 
 def test_first_epoch_has_no_estimate(monkeypatch):
