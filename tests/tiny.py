@@ -15,8 +15,11 @@ from experiments import datasets, registry
 from experiments.config import ORTHOGRAD, SGD, Config, Run, Study
 from experiments.engine import models
 
-MODEL = functools.partial(
-  models.ResNet, models.PreActivationBlock, (8,), (1,), (2, 2), stem=4
+MODEL = registry.Part(
+  "a tiny ResNet",
+  functools.partial(
+    models.ResNet, models.PreActivationBlock, (8,), (1,), (2, 2), stem=4
+  ),
 )
 # 70 images in batches of 16: the last one has 6.
 CONFIG = Config(

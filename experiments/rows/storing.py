@@ -66,7 +66,6 @@ class Chain:
 
   def encode(self, row: Mapping[str, Any]) -> bytes:
     """Returns the line of a row, after its context's if that is new."""
-    row = finite(row)
     if wrong := schema.problem(row):
       raise RowsError(f"A row can't be stored: {wrong}.")
     shared, measured = {}, {}
@@ -116,7 +115,11 @@ class Chain:
     return self._numbers[identity]
 
   def _line(self, content: Mapping[str, Any]) -> bytes:
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    form: Any = {"ensure_ascii": False, "separators": (",", ":")}
+    try:
+      text = json.dumps(content, allow_nan=False, **form)
+    except ValueError:  # a number that is not finite
+      text = json.dumps(finite(content), **form)
     start = text.encode()
     self.check = _digest(self.check, start)
     return start[:-1] + _CHECK % self.check + b"\n"
