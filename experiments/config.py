@@ -32,6 +32,12 @@ from experiments.fields import field as _field
 from experiments.fields import kind as _kind
 from experiments.files import is_name, parse_json
 
+# In a hash only if they are set: earlier hashes are without them.
+_LATER_SETTINGS = (
+  *("evaluate_on", "label_noise", "reserve", "calibrate"),
+  "seeds_per_subset",
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -53,6 +59,12 @@ class Config:
       and the same for all runs, which then train on others.
     label_noise: fraction of a run's training images that get a wrong label,
       drawn by the seed.
+    reserve: whether runs don't train on the images of evaluate_on=held_out,
+      when they are evaluated on the test images.
+    calibrate: images of each class that a seed draws besides `per_class`, to
+      fit a temperature on.
+    seeds_per_subset: number of seeds that draw the same images: with 5, seeds 0
+      to 4, 5 to 9, and so on. With `calibrate`, each of them leaves out others.
   """
 
   model: str = _field("resnet18", one_of=tuple(registry.MODELS))
@@ -68,6 +80,9 @@ class Config:
   precision: str = _field("bfloat16", one_of=("bfloat16", "tf32", "float32"))
   evaluate_on: str = _field("test", one_of=("test", "held_out"))
   label_noise: float = _field(0.0, at_least=0.0, at_most=1.0)
+  reserve: bool = _field(False)
+  calibrate: int = _field(0, at_least=0)
+  seeds_per_subset: int = _field(1, at_least=1)
 
   def __post_init__(self):
     check(self)
@@ -85,16 +100,20 @@ class Config:
 
   def check_images(self) -> None:
     """Raises a ConfigError if the data set has too few images."""
-    held_out = self.data.held_out if self.evaluate_on == "held_out" else 0
-    if self.evaluate_on == "held_out" and not held_out:
+    holds_out = self.reserve or self.evaluate_on == "held_out"
+    held_out = self.data.held_out if holds_out else 0
+    if holds_out and not held_out:
       raise ConfigError(
-        f"evaluate_on is held_out, but {self.data.name} has only "
-        f"{self.data.per_class} training images of a class, and must have 10."
+        f"{'reserve is true' if self.reserve else 'evaluate_on is held_out'}, "
+        f"but {self.data.name} has only {self.data.per_class} training images "
+        "of a class, and must have 10."
       )
     most = self.data.per_class - held_out
-    if self.per_class > most:
+    if self.per_class + self.calibrate > most:
+      names = "per_class + calibrate" if self.calibrate else "per_class"
       raise ConfigError(
-        f"per_class is {self.per_class}, but must be at most {most}, the "
+        f"{names} is {self.per_class + self.calibrate}, but must be at most "
+        f"{most}, the "
         f"images of a class that {self.data.name} has for training."
       )
 
@@ -122,7 +141,7 @@ class Config:
     settings = dataclasses.asdict(self)
     if datasets.npz.is_npz(self.dataset):  # wherever the file is
       settings["dataset"] = datasets.npz.digest(self.dataset)
-    for name in ("evaluate_on", "label_noise"):  # in no earlier hash
+    for name in _LATER_SETTINGS:
       if settings[name] == getattr(Config, name):
         del settings[name]
     content = json.dumps(settings, sort_keys=True)
@@ -297,7 +316,10 @@ def split_ensemble(name: str) -> tuple[str, str]:
 
 
 # Fields of a study that the command line can't set by their names.
-FIXED = ("name", "config", "methods", "pairs", "models_of", "share")
+FIXED = (
+  *("name", "config", "methods", "pairs", "models_of", "share"),
+  "temperatures_of",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,6 +346,8 @@ class Study:
       none.
     share: (3, 16) for the third of 16 shares of the runs, which may train on
       different machines.
+    temperatures_of: the study whose kept rows have a temperature for each seed,
+      fitted on images of that seed; by default none.
   """
 
   name: str
@@ -331,7 +355,7 @@ class Study:
   methods: tuple[Method, ...] = (SGD, ORTHOGRAD)
   pairs: tuple[tuple[str, str], ...] = ()
   outcome: str = _field(
-    "scaled_loss", one_of=("scaled_loss", "corrupted_accuracy")
+    "scaled_loss", one_of=("scaled_loss", "loss", "corrupted_accuracy")
   )
   seeds: int = _field(20, at_least=1)
   first_seed: int = _field(0, at_least=0, at_most=2**31 - 1)
@@ -341,6 +365,7 @@ class Study:
   ensembles: tuple[int, ...] = _field((), each=int, at_least=2)
   diagnostics: bool = _field(False)
   models_of: str = ""
+  temperatures_of: str = ""
   share: tuple[int, int] = (1, 1)
 
   def __post_init__(self):

@@ -3,13 +3,30 @@
 Each method has a :class:`Grid`. All grids have the same number of settings. If
 a method's best setting lies on the edge of its grid, the grids of all methods
 are extended once, each by the same number of settings.
+
+A tuning study trains what :func:`methods_to_try` returns. Another study then
+has the methods that :func:`chosen` returns, from the tuning study's kept rows.
 """
 
+import collections
 from collections.abc import Callable, Mapping
 import dataclasses
 import itertools
 import math
+from typing import Any
 
+import numpy as np
+
+from experiments.config import METHODS, Method, Study
+from experiments.files import UserError
+from experiments.rows import kept
+
+# What settings are chosen by: a part of a row, and a metric.
+CRITERIA = {
+  "loss": ("metrics", "loss"),
+  "scaled_loss": ("scaled_crossed", "loss"),
+}
+UNTUNED = "_untuned"
 Setting = tuple[float, ...]
 # The loss of a method's setting: infinite if it diverged, None if unknown.
 Losses = Callable[[str, Setting], float | None]
@@ -42,6 +59,10 @@ class Grid:
     """The settings of the grid before an extension."""
     return _product(ladder[1:-1] for ladder in self.ladders.values())
 
+  def all(self) -> list[Setting]:
+    """The settings that the ladders have, with the steps beyond the grid."""
+    return _product(self.ladders.values())
+
   def at_edge(self, setting: Setting) -> bool:
     """Whether the ladders have a step beyond this setting of the grid."""
     ladders = zip(self.ladders.values(), setting, strict=True)
@@ -59,7 +80,7 @@ class Grid:
       count: how many settings to return. Distances are in steps of ladders.
     """
     first = set(self.first())
-    outside = [s for s in _product(self.ladders.values()) if s not in first]
+    outside = [setting for setting in self.all() if setting not in first]
 
     def steps(setting: Setting) -> int:
       ladders = zip(self.ladders.values(), setting, best, strict=True)
@@ -117,3 +138,145 @@ def choose(
     name: min(its, key=lambda s, its=its: rank(its[s]))
     for name, its in known.items()
   }
+
+
+def named(method: Method, **settings: Any) -> Method:
+  """The method with other settings, which its name tells."""
+  words = "_".join(f"{value:g}" for value in settings.values())
+  return dataclasses.replace(method, name=f"{method.name}_{words}", **settings)
+
+
+def _at(name: str, grids: Mapping[str, Grid], setting: Setting) -> Method:
+  method = dataclasses.replace(METHODS[name], schedule="cosine")
+  return named(method, **grids[name].named(setting))
+
+
+def methods_to_try(
+  study: str,
+  grids: Mapping[str, Grid],
+  criterion: str,
+  seeds: int = 2,
+  more: int = 4,
+) -> tuple[Method, ...]:
+  """The methods of a tuning study, with cosine.
+
+  Args:
+    study: name of the tuning study. Its kept rows decide about an extension.
+    grids: by the name of a method in METHODS.
+    criterion: one of :data:`CRITERIA`.
+    seeds: number of the tuning study's seeds.
+    more: settings that an extension adds to each method.
+  """
+  known = kept_losses(study, seeds, criterion)
+  losses = lambda name, setting: known.get(_at(name, grids, setting).name)
+  return tuple(
+    _at(name, grids, setting)
+    for name, settings in to_try(grids, losses, more).items()
+    for setting in settings
+  )
+
+
+def chosen(
+  study: Study, grids: Mapping[str, Grid], criterion: str
+) -> tuple[Method, ...]:
+  """Each method at its best setting, by the kept rows of a tuning study.
+
+  While rows are missing, methods have the first setting, and names that end in
+  "_untuned". The names of methods that are chosen by the loss after T end in
+  "_after_t".
+
+  Args:
+    study: the tuning study.
+    grids: of the methods to choose, by their names in METHODS.
+    criterion: one of :data:`CRITERIA`.
+  """
+  known = kept_losses(study.name, study.seeds, criterion)
+  complete = known.keys() >= set(study.method_names)
+  end = {"loss": "", "scaled_loss": "_after_t"}[criterion]
+  methods = []
+  for name, grid in grids.items():
+    tried = [
+      method
+      for setting in grid.all()
+      if (method := _at(name, grids, setting)) in study.methods
+    ]
+    best = min(tried, key=lambda m: known[m.name]) if complete else tried[0]
+    end_ = end if complete else f"{end}{UNTUNED}"
+    methods.append(dataclasses.replace(best, name=name + end_))
+  return tuple(methods)
+
+
+def chosen_twice(
+  study: Study, grids: Mapping[str, Grid]
+) -> tuple[tuple[Method, ...], tuple[tuple[str, str], ...]]:
+  """Each method at its best setting, by the loss without and after T.
+
+  Returns:
+    The methods, and pairs of names: each other method, and ⊥Grad.
+  """
+  both = [chosen(study, grids, criterion) for criterion in CRITERIA]
+  where = list(grids).index("orthograd")
+  pairs = tuple(
+    (method.name, methods[where].name)
+    for methods in both
+    for method in methods
+    if method is not methods[where]
+  )
+  return (*both[0], *both[1]), pairs
+
+
+def kept_losses(study: str, seeds: int, criterion: str) -> dict[str, float]:
+  """The mean loss of each method whose seeds have all been kept.
+
+  A run that diverged has an infinite loss.
+  """
+  part, metric = CRITERIA[criterion]
+  values: dict[str, dict[int, float]] = collections.defaultdict(dict)
+  for row in kept.load([study]):
+    value = row[part][metric] if row["dataset"] == "clean" else None
+    if row["dataset"] in ("clean", "diverged"):
+      values[row["method"]][row["seed"]] = math.inf if value is None else value
+  return {
+    name: float(np.mean(list(its.values())))
+    for name, its in values.items()
+    if len(its) == seeds
+  }
+
+
+def temperatures(study: str) -> dict[int, float]:
+  """The temperature of each subset of images, from a study's kept rows.
+
+  It is the geometric mean of the temperatures that the seeds of the subset
+  fitted on their own images.
+  """
+  logs: dict[int, list[float]] = collections.defaultdict(list)
+  size = 1
+  for row in kept.load([study]):
+    if row["dataset"] == "clean":
+      size = row["config"]["seeds_per_subset"]
+      own = row["metrics"]["temperature_own"]
+      logs[row["seed"] // size].append(math.log(own))
+  return {
+    subset: math.exp(np.mean(each))
+    for subset, each in logs.items()
+    if len(each) == size
+  }
+
+
+def check(study: Study) -> None:
+  """Raises a UserError if a study's settings or temperatures aren't known."""
+  waiting = [name for name in study.method_names if name.endswith(UNTUNED)]
+  if waiting and study.config.dataset != "sample":
+    raise UserError(
+      f"{study.name} has methods without chosen settings: "
+      f"{', '.join(waiting)}. Run its tuning study and `keep` the rows first: "
+      "PLAN.md has the order. To try the study out, add --set dataset=sample."
+    )
+  if source := study.temperatures_of:
+    seeds = {run.seed for run in study.runs} - temperatures(source).keys()
+    if seeds:
+      raise UserError(
+        f"{study.name} needs temperatures of seeds "
+        f"{', '.join(map(str, sorted(seeds)))} from {source}. Run {source} and "
+        "`keep` its rows first."
+      )

@@ -206,12 +206,13 @@ def run(args: argparse.Namespace) -> None:
   folder with --output: a folder's page shows one set of settings."""
   import jax
 
-  from experiments import engine, report
+  from experiments import engine, report, tuning
 
   if args.cluster or args.jobs:
     return _run_jobs(args)
   _prepare_devices(args)
   study, folder = _study(args)
+  tuning.check(study)
   if changes := _changes(study, args):
     engine.Progress()(f"{study.name}: {changes}")
   if args.kept and args.share:

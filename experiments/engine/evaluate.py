@@ -101,11 +101,13 @@ class Found(NamedTuple):
     logits: (runs + ensembles, images, classes).
     metrics: of :func:`metrics`, for runs and then ensembles.
     norms: (runs,), of the weights.
+    own: (runs,), each run's own temperature, or None.
   """
 
   logits: jax.Array
   metrics: dict[str, Any]
   norms: jax.Array
+  own: jax.Array | None
 
 
 class Evaluator:
@@ -138,9 +140,19 @@ class Evaluator:
     axes = 0, None, None, None, 0
     self._metrics = jax.jit(jax.vmap(metrics, axes))
     # Its own program, so that the other metrics stay the same to the last bit.
-    self._cross = jax.jit(jax.vmap(scaled_crossed, axes))
+    self._by_image = jax.jit(jax.vmap(temperature_by_image, axes))
+    self._scaled = jax.jit(scaled, static_argnums=3)
     self._pool = jax.jit(with_ensembles, static_argnums=1)
     self.norms = jax.jit(jax.vmap(optax.tree.norm))
+    self.temperatures = jax.jit(
+      jax.shard_map(
+        self._temperatures,
+        mesh=engine.mesh,
+        in_specs=(P("run"), P("run"), P(), P()),
+        out_specs=P("run"),
+        check_vma=False,
+      )
+    )
 
   def _apply(self, weights: train.Weights, images):
     normalize = functools.partial(train.normalize, data=self.engine.config.data)
@@ -157,6 +169,28 @@ class Evaluator:
       if self.convolutions == "sequential":
         return jax.lax.map(one, weights)
       return jax.vmap(one)(weights)
+
+  def _temperatures(self, weights: train.Weights, own, images, labels):
+    """Returns the temperature (runs,) that each run fits on its own images.
+
+    Args:
+      weights: of all runs.
+      own: (runs, images), indices.
+      images: training images.
+      labels: of the training images.
+    """
+    data = self.engine.config.data
+
+    def one(run):
+      weights, own = run
+      x = train.normalize(images[own], data)
+      logits = self.model.apply(weights._asdict(), x)
+      return calibration.fit_temperature(logits, labels[own])
+
+    with train.precision(self.engine.config):
+      if self.convolutions == "sequential":
+        return jax.lax.map(one, (weights, own))
+      return jax.vmap(one)((weights, own))
 
   def _chunk(self, images: int) -> int:
     """How many of a device's images are evaluated at once."""
@@ -182,6 +216,7 @@ class Evaluator:
     labels: np.ndarray,
     clean: Found | None = None,
     ensembles: tuple[tuple[int, ...], ...] = (),
+    own: jax.Array | None = None,
   ) -> Found:
     """Logits and metrics, without waiting for them.
 
@@ -191,15 +226,25 @@ class Evaluator:
       labels: (images,).
       clean: results on clean images, for their temperature.
       ensembles: for each, the numbers of its runs.
+      own: (runs,), each run's own temperature, not fitted on these images.
     """
-    logits = self._pool(self.logits(weights, images), ensembles)
+    alone = self.logits(weights, images)
+    logits = self._pool(alone, ensembles)
     halves = calibration.split(labels)
     temperature = clean and clean.metrics["metrics"]["temperature_half"]
-    given = logits, jnp.asarray(labels), *halves
+    y = jnp.asarray(labels)
+    given = logits, y, *halves
     found = self._metrics(*given, temperature)
     half = found["metrics"]["temperature_half"]
-    found["scaled_crossed"] = self._cross(*given, half)
-    return Found(logits, found, self.norms(weights.params))
+    by_image = self._by_image(*given, half)
+    found["scaled_crossed"] = self._scaled(logits, y, by_image, ())
+    if ensembles:
+      each = by_image[: len(alone)]
+      found["scaled_members"] = self._scaled(alone, y, each, ensembles)
+    if own is not None:
+      each = own[:, None]
+      found["scaled_own"] = self._scaled(alone, y, each, ensembles)
+    return Found(logits, found, self.norms(weights.params), own)
 
 
 def with_ensembles(logits: jax.Array, ensembles: Any) -> jax.Array:
@@ -245,8 +290,8 @@ def metrics(logits, labels, fit, judge, clean_temperature=None):
   return found
 
 
-def scaled_crossed(logits, labels, fit, judge, temperature):
-  """Metrics of all images, each at the temperature of the other half.
+def temperature_by_image(logits, labels, fit, judge, temperature):
+  """Returns each image's temperature, fitted on the half that it is not in.
 
   Args:
     logits: (images, classes).
@@ -256,8 +301,22 @@ def scaled_crossed(logits, labels, fit, judge, temperature):
     temperature: fitted on the first half.
   """
   other = calibration.fit_temperature(logits[judge], labels[judge])
-  by_image = jnp.full(len(labels), temperature).at[fit].set(other)
-  return _scaled(logits, labels, by_image[:, None], slice(None))
+  return jnp.full(len(labels), temperature).at[fit].set(other)
+
+
+def scaled(logits, labels, temperature, ensembles):
+  """Returns metrics of runs at a temperature, followed by the ensembles'.
+
+  The networks of an ensemble are scaled before they are averaged.
+
+  Args:
+    logits: (runs, images, classes).
+    labels: (images,).
+    temperature: (runs, images), or (runs, 1).
+    ensembles: for each, the numbers of its runs.
+  """
+  logits = with_ensembles(logits / temperature[..., None], ensembles)
+  return jax.vmap(lambda z: _scaled(z, labels, 1.0, slice(None)))(logits)
 
 
 def evaluate(logits, labels):
@@ -290,6 +349,10 @@ def rows(found: Found) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
   runs, ensembles = contents[: len(norms)], contents[len(norms) :]
   for content, norm in zip(runs, norms, strict=True):
     content["metrics"]["weight_norm"] = shortest(norm)
+    content.pop("scaled_members", None)  # of one network: its scaled_crossed
+  if found.own is not None:
+    for content, own in zip(runs, train.gather(found.own), strict=True):
+      content["metrics"]["temperature_own"] = shortest(own)
   return runs, ensembles
 
 

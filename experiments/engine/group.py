@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
@@ -13,7 +14,7 @@ import jax
 from jax.experimental import multihost_utils
 import numpy as np
 
-from experiments import datasets
+from experiments import datasets, tuning
 from experiments.config import Method, Run, Study, ensemble
 from experiments.engine import evaluate, train
 from experiments.engine.checkpoints import Checkpoints, remove_damaged
@@ -160,7 +161,8 @@ class Group:
     labels = engine.replicate(self.shop.data.train_labels)
     with Checkpoints(self.folder / "state", self.identity) as checkpoints:
       done, state = self._restore(checkpoints, runs)
-      self._evaluate(done, state)
+      own = functools.partial(self._own_temperatures, runs, images, labels)
+      self._evaluate(done, state, own)
       eta = Eta(epochs - done)
       for epoch in range(done + 1, epochs + 1):
         state, found = engine.epoch(state, runs, epoch - 1, images, labels)
@@ -173,7 +175,7 @@ class Group:
         if save:
           checkpoints.save(epoch, state)
         if evaluated:
-          self._evaluate(epoch, state)
+          self._evaluate(epoch, state, own)
         if evaluated or save:
           eta.restart()
 
@@ -244,7 +246,19 @@ class Group:
       for i in range(len(self.runs))
     ]
 
-  def _evaluate(self, epoch: int, state: train.State) -> None:
+  def _own_temperatures(
+    self, runs: train.Runs, images, labels, weights: train.Weights
+  ) -> jax.Array | None:
+    """Each run's own temperature (runs,), if the study has them."""
+    if self.study.temperatures_of:
+      known = tuning.temperatures(self.study.temperatures_of)
+      own = np.array([known[int(s)] for s in train.gather(runs.seed)])
+      return train.put(own.astype(np.float32), self.shop.engine.by_run)
+    if runs.own is None:
+      return None
+    return self.shop.evaluator.temperatures(weights, runs.own, images, labels)
+
+  def _evaluate(self, epoch: int, state: train.State, own_temperatures) -> None:
     """Makes missing rows. While one set is computed, the next is sent."""
     if epoch not in self.study.epochs_evaluated():
       return
@@ -256,11 +270,12 @@ class Group:
     datasets = [d for d in self.study.datasets(epoch)[1:] if d in missing]
     ensembles = tuple(members for _, members in self._ensembles())
     sets, clean, before = self.shop.sets, None, None
+    own = own_temperatures(state.evaluated) if datasets else None
     # Clean images come first: corrupted ones are also scaled by their T.
     for dataset in dict.fromkeys(["clean", *datasets] if datasets else []):
       sets.ask([dataset])
       found = self.shop.evaluator(
-        state.evaluated, *sets[dataset], clean, ensembles
+        state.evaluated, *sets[dataset], clean, ensembles, own
       )
       clean = clean or found
       # Only now: XLA times kernels while it compiles, on an idle machine.

@@ -28,6 +28,7 @@ import optax
 
 from experiments import datasets, registry
 from experiments.config import Config, ConfigError, Method, Run
+from experiments.datasets import Images
 from experiments.engine import methods, models
 from experiments.engine.convolutions import has_pallas
 
@@ -62,12 +63,15 @@ class Runs(NamedTuple):
     method: its numbers are (runs,); all runs share its structure.
     subset: (runs, images), indices of a run's training images.
     labels: (runs, all), a run's own labels of all images; None without noise.
+    own: (runs, images), indices of the images that a run fits a temperature
+      on; None without `calibrate`.
   """
 
   seed: Any
   method: Method
   subset: Any
   labels: Any = None
+  own: Any = None
 
 
 class Weights(NamedTuple):
@@ -192,13 +196,16 @@ def make_model(config: Config, convolutions: str) -> models.ResNet:
   )
 
 
-def load_dataset(config: Config) -> datasets.Images:
+def load_dataset(config: Config) -> Images:
   """Loads the images that a run trains on and is evaluated on."""
   config.check_images()
   images = config.data.load()
+  if config.evaluate_on == "test" and not config.reserve:
+    return images
+  others = datasets.hold_out(images, config.data.held_out)
   if config.evaluate_on == "held_out":
-    return datasets.hold_out(images, config.data.held_out)
-  return images
+    return others
+  return Images(*others[:2], *images[2:])
 
 
 def normalize(images: jax.Array, data: datasets.Dataset) -> jax.Array:
@@ -327,16 +334,17 @@ class Engine:
     """
     size = self.mesh.shape["run"]
     runs = [*runs, *[runs[-1]] * (-len(runs) % size)]
-    subsets = {
-      seed: datasets.class_balanced_subset(labels, self.config.per_class, seed)
-      for seed in {run.seed for run in runs}
-    }
+    seeds = {run.seed for run in runs}
+    drawn = {seed: draw_images(self.config, labels, seed) for seed in seeds}
+    subsets = {seed: its.train for seed, its in drawn.items()}
+    own = np.stack([drawn[run.seed].own for run in runs]).astype(np.int32)
     resolved = [run.method.resolve(self.config) for run in runs]
     arrays = Runs(
       seed=np.array([run.seed for run in runs], np.int32),
       method=jax.tree.map(lambda *x: np.array(x, np.float32), *resolved),
       subset=np.stack([subsets[run.seed] for run in runs]).astype(np.int32),
       labels=self._noisy_labels(runs, labels, subsets),
+      own=own if self.config.calibrate else None,
     )
     return jax.tree.map(lambda x: put(x, self.by_run), arrays)
 
@@ -500,6 +508,28 @@ class Engine:
     other = part(jax.tree.map(lambda x: x[partner], which))
     x = share * x + (1 - share) * normalize(crop(images, *other), config.data)
     return x, mask, [(share, label), (1 - share, labels[other[0]])]
+
+
+class Drawn(NamedTuple):
+  """Indices of a run's images: to train on, and to fit a temperature on."""
+
+  train: np.ndarray
+  own: np.ndarray
+
+
+def draw_images(config: Config, labels: np.ndarray, seed: int) -> Drawn:
+  """Draws a run's images, the same number of each class, by the seed."""
+  block, fold = divmod(seed, config.seeds_per_subset)
+  drawn = datasets.class_balanced_subset(
+    labels, config.per_class + config.calibrate, block
+  )
+  shuffled = np.random.RandomState([block, 2]).permutation(drawn)
+  order = np.argsort(labels[shuffled], kind="stable")
+  by_class = shuffled[order].reshape(-1, config.per_class + config.calibrate)
+  # The next fold begins where this one ends.
+  by_class = np.roll(by_class, -fold * config.calibrate, axis=1)
+  own, train = np.split(by_class, [config.calibrate], axis=1)
+  return Drawn(np.sort(train, axis=None), np.sort(own, axis=None))
 
 
 def put(array: np.ndarray, sharding: NamedSharding) -> jax.Array:

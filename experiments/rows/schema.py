@@ -116,6 +116,12 @@ FIELDS = {
   "scaled_crossed": Field(
     NUMBERS, "metrics of all images, each half after T fitted to the other"
   ),
+  "scaled_members": Field(
+    NUMBERS, "an ensemble: as scaled_crossed, each network with its own T"
+  ),
+  "scaled_own": Field(
+    NUMBERS, "metrics after T fitted to training images that are left out"
+  ),
   "train": Field(NUMBERS, "grokking: metrics of the training pairs"),
   "epoch_seconds": Field(NUMBER, "time of an epoch of the group, in seconds"),
   "wall_time": Field(NUMBER, "seconds since the group was started"),

@@ -9,7 +9,7 @@ chooses settings, on seeds that no result is from: see PLAN.md.
 import dataclasses
 
 from experiments.config import METHODS, Config, Study
-from experiments.studies.pilot_rates import at
+from experiments.tuning import named
 
 # Of all but SAM, the last is a step beyond the edge at which the best of the
 # others was.
@@ -25,7 +25,7 @@ STUDY = Study(
   name="pilot_knobs",
   config=Config(learning_rate=0.3),  # which pilot_rates chose
   methods=tuple(
-    at(
+    named(
       dataclasses.replace(METHODS[name], schedule="cosine"),
       **{knob: value},
     )

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 
 from experiments.config import METHODS, Study, with_orthograd
-from experiments.studies.pilot_rates import at
+from experiments.tuning import named
 
 # Learning rates, and weight decays, which are multiplied by the former.
 GRIDS = {
@@ -29,7 +29,7 @@ BEYOND = {
 def _methods():
   for name, grid in GRIDS.items():
     base = dataclasses.replace(METHODS[name], schedule="cosine")
-    make = lambda rate, decay, base=base: at(
+    make = lambda rate, decay, base=base: named(
       base, learning_rate=rate, weight_decay=decay
     )
     first = list(itertools.starmap(make, grid))

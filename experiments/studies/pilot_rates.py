@@ -9,18 +9,12 @@ see PLAN.md.
 import dataclasses
 
 from experiments.config import SGD, Study, with_orthograd
+from experiments.tuning import named
 
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 COSINE = dataclasses.replace(SGD, schedule="cosine")
 
-
-def at(method, **changes):
-  """A method with other settings, which its name tells."""
-  words = "_".join(f"{value:g}" for value in changes.values())
-  return dataclasses.replace(method, name=f"{method.name}_{words}", **changes)
-
-
-_plain = tuple(at(COSINE, learning_rate=rate) for rate in RATES)
+_plain = tuple(named(COSINE, learning_rate=rate) for rate in RATES)
 STUDY = Study(
   name="pilot_rates",
   methods=(*_plain, *map(with_orthograd, _plain)),

@@ -15,19 +15,21 @@ MAY_IMPORT = {
   "grokking": {"engine", "rows", "standalone", "tuning"},
   "language": {"engine", "standalone", "tuning"},
   "standalone": {"engine", "rows"},
-  "tuning": set(),
+  "tuning": {"config", "rows"},
   "datasets": set(),
   "config": {"datasets", "fields", "registry", "shares", "studies"},
-  "studies": {"datasets", "config"},
+  "studies": {"datasets", "config", "tuning"},
   "rows": {"config", "fields"},
-  "engine": {"datasets", "config", "fields", "registry", "rows", "shares"},
+  "engine": {
+    *("datasets", "config", "fields", "registry", "rows", "shares", "tuning"),
+  },
   "report": {
     *("datasets", "config", "engine", "grokking", "registry", "rows"),
     "studies",
   },
   "cli": {
     *("datasets", "config", "engine", "grokking", "language", "report"),
-    "rows",
+    *("rows", "tuning"),
   },
   "__main__": {"cli"},
 }

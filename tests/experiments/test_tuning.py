@@ -1,11 +1,15 @@
 """The choice of settings, on made-up losses."""
 
+import dataclasses
 import math
 
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from experiments import tuning
+from experiments.config import Config, Study
+from experiments.files import UserError
 from experiments.tuning import Grid, choose, to_try
 
 RATES = 0.01, 0.1, 1.0, 10.0, 100.0
@@ -79,3 +83,87 @@ def test_every_method_gets_as_many_settings(values, more):
     assert len(set(settings)) == len(settings)
     best = choose(tried, losses)[name]
     assert losses(name, best) == min(losses(name, s) for s in settings)
+
+
+SMALL = {
+  "sgd": Grid({"learning_rate": (0.1, 1.0, 2.0, None)}),
+  "orthograd": Grid({"learning_rate": (0.1, 1.0, 2.0, None)}),
+}
+
+
+def row(method, seed, loss, scaled=0.0, dataset="clean"):
+  its = {"metrics": {"loss": loss}, "scaled_crossed": {"loss": scaled}}
+  return {"method": method, "seed": seed, "dataset": dataset} | its
+
+
+@pytest.fixture
+def rows(monkeypatch):
+  kept = []
+  monkeypatch.setattr(tuning.kept, "load", lambda names: kept)
+  return kept
+
+
+def study():
+  methods = tuning.methods_to_try("tuning", SMALL, "loss", seeds=2, more=1)
+  return Study(name="tuning", methods=methods, seeds=2)
+
+
+def test_study_with_chosen_settings(rows):
+  its = study()
+  assert its.method_names == ("sgd_1", "sgd_2", "orthograd_1", "orthograd_2")
+  untuned = tuning.chosen(its, SMALL, "loss")
+  assert [m.name for m in untuned] == ["sgd_untuned", "orthograd_untuned"]
+  # The means decide: 2.0 is better for SGD without T, 1.0 after T.
+  rows += [row("sgd_1", 0, 1.0, 0.5), row("sgd_1", 1, 3.0, 0.5)]
+  rows += [row("sgd_2", 0, 1.9, 0.6), row("sgd_2", 1, 1.9, 0.6)]
+  rows += [row("orthograd_1", s, 5.0, 5.0) for s in (0, 1)]
+  rows += [row("orthograd_2", 0, 0.0, 0.0)]
+  assert tuning.chosen(its, SMALL, "loss") == untuned  # a seed is missing
+  rows += [row("orthograd_2", 1, 0.0, dataset="diverged")]
+  # ⊥Grad's best is now 1.0, on an edge: every method gets one more setting.
+  its = study()
+  assert its.method_names[2:] == (
+    "sgd_0.1",
+    "orthograd_1",
+    "orthograd_2",
+    "orthograd_0.1",
+  )
+  assert tuning.chosen(its, SMALL, "loss")[0].name == "sgd_untuned"
+  rows += [row("sgd_0.1", s, 9.0, 9.0) for s in (0, 1)]
+  rows += [row("orthograd_0.1", s, 4.0, 6.0) for s in (0, 1)]
+  its = study()
+  assert len(its.methods) == 6
+  methods, pairs = tuning.chosen_twice(its, SMALL)
+  rates = {method.name: method.learning_rate for method in methods}
+  assert rates == {
+    "sgd": 2.0,
+    "orthograd": 0.1,
+    "sgd_after_t": 1.0,
+    "orthograd_after_t": 1.0,
+  }
+  assert pairs == (
+    ("sgd", "orthograd"),
+    ("sgd_after_t", "orthograd_after_t"),
+  )
+  assert [method.strength for method in methods] == [0.0, 1.0, 0.0, 1.0]
+
+
+def test_refuses_what_is_not_chosen(rows):
+  waits = Study(name="waits", methods=tuning.chosen(study(), SMALL, "loss"))
+  with pytest.raises(UserError, match="sgd_untuned.*`keep`"):
+    tuning.check(waits)
+  tuning.check(waits.override(["dataset=sample", "per_class=10"]))
+
+
+def test_temperatures(rows):
+  def own(seed, value):
+    its = row("sgd", seed, 1.0) | {"config": {"seeds_per_subset": 2}}
+    return its | {"metrics": {"temperature_own": value}}
+
+  rows += [own(20, 1.0), own(21, 4.0), own(22, 3.0)]
+  assert tuning.temperatures("folds") == {10: pytest.approx(2.0)}
+  its = Study(name="test", seeds=1, first_seed=10, temperatures_of="folds")
+  tuning.check(its)
+  its = dataclasses.replace(its, seeds=2, config=Config())
+  with pytest.raises(UserError, match="seeds 11 from folds.*`keep`"):
+    tuning.check(its)

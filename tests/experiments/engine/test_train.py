@@ -373,3 +373,36 @@ def test_compiler_options(monkeypatch):
   assert list(train.compiler_options()) == ["xla_backend_optimization_level"]
   monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")
   assert train.compiler_options() == {}
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_images_of_folds(seed):
+  """Five seeds share their images, and each leaves out others."""
+  labels = np.random.default_rng(seed).permutation(np.arange(400) % 10)
+  whole = Config(per_class=10)
+  folds = Config(per_class=8, calibrate=2, seeds_per_subset=5)
+  drawn = train.draw_images(whole, labels, seed)
+  assert len(drawn.own) == 0
+  expected = datasets.class_balanced_subset(labels, 10, seed)
+  np.testing.assert_array_equal(drawn.train, expected)
+  left_out = []
+  for fold in range(5):
+    its = train.draw_images(folds, labels, 5 * seed + fold)
+    assert np.all(np.bincount(labels[its.train]) == 8)
+    assert np.all(np.bincount(labels[its.own]) == 2)
+    both = np.sort(np.concatenate(its))
+    np.testing.assert_array_equal(both, expected)
+    left_out.append(its.own)
+  np.testing.assert_array_equal(np.sort(np.concatenate(left_out)), expected)
+
+
+def test_runs_never_train_on_reserved_images():
+  load = lambda **settings: train.load_dataset(
+    Config(dataset="sample", per_class=10, **settings)
+  )
+  everything, held_out = load(), load(evaluate_on="held_out")
+  reserved = load(reserve=True)
+  for ours, expected in zip(reserved[:2], held_out[:2], strict=True):
+    np.testing.assert_array_equal(ours, expected)
+  for ours, expected in zip(reserved[2:], everything[2:], strict=True):
+    np.testing.assert_array_equal(ours, expected)

@@ -1,0 +1,34 @@
+"""Settings with all images, chosen on held-out images: for `all_images`.
+
+    python -m experiments run all_images_tuning
+
+takes one H200 10 minutes, and 5 more for the extension of the grids.
+"""
+
+from experiments.config import Config, Study
+from experiments.tuning import Grid, methods_to_try
+
+_SGD = {
+  "learning_rate": (0.01, 0.03, 0.1, 0.3),
+  "weight_decay": (1e-4, 5e-4, 2e-3, 8e-3),
+}
+_ADAMW = {
+  "learning_rate": (5e-4, 1e-3, 2e-3, 4e-3),
+  "weight_decay": (0.05, 0.2, 0.8, 3.2),
+}
+GRIDS = {
+  "sgd": Grid(_SGD),
+  "orthograd": Grid(_SGD),
+  "adamw": Grid(_ADAMW),
+  "orthograd_adamw": Grid(_ADAMW),
+}
+
+STUDY = Study(
+  name="all_images_tuning",
+  config=Config(evaluate_on="held_out", per_class=4500, epochs=50),
+  methods=methods_to_try(
+    "all_images_tuning", GRIDS, "scaled_loss", seeds=1, more=2
+  ),
+  seeds=1,
+  first_seed=906,
+)

@@ -1,0 +1,20 @@
+"""SGD with T from 5-fold cross-validation: an arm of `no_temperature`.
+
+    python -m experiments run cross_validated
+
+takes one H200 2 minutes, after the rows of `cross_validation` are kept. Rows
+have `scaled_own`: the test images at this T.
+"""
+
+import dataclasses
+
+from experiments.studies import no_temperature
+from experiments.studies.held_out_temperature import SGD
+
+STUDY = dataclasses.replace(
+  no_temperature.STUDY,
+  name="cross_validated",
+  methods=(SGD,),
+  pairs=(),
+  temperatures_of="cross_validation",
+)

@@ -1,0 +1,27 @@
+"""SGD on 4,500 images, with T fitted on 500 others: an arm of `no_temperature`.
+
+    python -m experiments run held_out_temperature
+
+takes one H200 2 minutes. Rows have `scaled_own`: the test images at this T.
+"""
+
+import dataclasses
+
+from experiments.studies import no_temperature, no_temperature_tuning
+from experiments.tuning import chosen
+
+(SGD,) = chosen(
+  no_temperature_tuning.STUDY,
+  {"sgd": no_temperature_tuning.GRIDS["sgd"]},
+  "scaled_loss",
+)
+
+STUDY = dataclasses.replace(
+  no_temperature.STUDY,
+  name="held_out_temperature",
+  config=dataclasses.replace(
+    no_temperature.STUDY.config, per_class=450, calibrate=50
+  ),
+  methods=(SGD,),
+  pairs=(),
+)

@@ -1,0 +1,38 @@
+"""⊥Grad by learning rate and weight decay.
+
+    python -m experiments run map
+
+takes one H200 17 minutes. The question, and what follows from which answer, is
+in PLAN.md.
+"""
+
+import dataclasses
+import itertools
+
+from experiments.config import SGD, Config, Study, with_orthograd
+from experiments.tuning import named
+
+RATES = 0.03, 0.1, 0.3, 1.0
+DECAYS = 0.0, 1e-4, 5e-4, 2e-3, 8e-3
+
+_plain = tuple(
+  named(
+    dataclasses.replace(SGD, schedule="cosine"),
+    learning_rate=rate,
+    weight_decay=decay,
+  )
+  for rate, decay in itertools.product(RATES, DECAYS)
+)
+_projected = tuple(map(with_orthograd, _plain))
+
+STUDY = Study(
+  name="map",
+  config=Config(reserve=True),
+  methods=(*_plain, *_projected),
+  pairs=tuple(
+    (a.name, b.name) for a, b in zip(_plain, _projected, strict=True)
+  ),
+  outcome="loss",
+  seeds=3,
+  first_seed=600,
+)
