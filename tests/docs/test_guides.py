@@ -25,6 +25,9 @@ PAGES = [
   "when_to_use_it",
   "recipes",
   "recipes_devices",
+  "ten_lines",
+  "from_pytorch",
+  "one_file",
   "calibrate_any_model",
   "compare_two_methods",
   "extending_the_experiments",
@@ -34,6 +37,7 @@ PAGES = [
 QUICK = [
   "compare_two_methods",
   "extending_the_experiments",
+  "one_file",
   "your_own_images",
 ]
 CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```$", re.M | re.S)
