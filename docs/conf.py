@@ -36,12 +36,14 @@ PAGES = [
   "CONTRIBUTING.md",
   "CHANGELOG.md",
 ]
+# Pages of the studies, which `study_pages` writes.
+STUDIES = ROOT / "docs" / "studies"
 # Pages below a page whose file is read on its own, too, without a site.
 BELOW = {
   "experiments/results/README": """
 The replication </experiments/results/replication>
 The replication: appendix </experiments/results/replication_appendix>
-/experiments/results/*
+/docs/studies/*
 """,
 }
 
@@ -109,6 +111,21 @@ html_theme_options = {"show_toc_level": 2, "use_download_button": False}
 html_copy_source = False
 html_math_renderer = "mathml"
 copybutton_exclude = ".linenos, .gp, .go"
+
+
+def study_pages(app):
+  """Writes the pages of the studies, if rows, words or code changed."""
+  sources = sorted((ROOT / "experiments" / "report").glob("**/*.[mt]*"))
+  sources += [ROOT / "experiments" / "results" / "SHA256SUMS", *CODE]
+  content = b"".join(path.read_bytes() for path in sources)
+  stamp, digest = STUDIES / ".digest", hashlib.sha256(content).hexdigest()
+  if not stamp.exists() or stamp.read_text("utf-8") != digest:
+    from experiments import report
+
+    for path in STUDIES.glob("*.*"):
+      path.unlink()
+    list(report.write_pages(STUDIES))
+    stamp.write_text(digest, "utf-8")
 
 
 def pages_below(app, docname, content):
@@ -198,6 +215,7 @@ def math(self, node, as_block=False):
 
 
 def setup(app):
+  app.connect("builder-inited", study_pages)
   app.connect("source-read", pages_below)
   app.connect("source-read", example_page)
   app.connect("source-read", notebook_page)

@@ -1,15 +1,16 @@
 """Makes tables, figures and pages from rows, without training.
 
-Each module computes the facts of the template of its name, in `templates/`.
+`query` reads rows, `compare` tests pairs of methods, `figures` draws, `render`
+fills templates, and `build` makes the pages. `templates/` has the words.
 """
 
+from experiments.report.build import show as show
+from experiments.report.build import write as write_pages
+from experiments.report.build import write_grokking as write_grokking
+from experiments.report.build import write_study as write_study
 from experiments.report.folder import check as check_folder
 from experiments.report.folder import left_out as left_out
 from experiments.report.folder import next_step as next_step
-from experiments.report.grokking import write as write_grokking
-from experiments.report.pages import write as write_pages
-from experiments.report.study import show as show
-from experiments.report.study import write as write_study
 from experiments.rows.kept import begin as begin
 from experiments.rows.kept import keep as keep
 

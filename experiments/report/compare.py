@@ -1,74 +1,94 @@
-"""Compares two methods: facts that several parts of a report use.
+"""Compares methods in pairs that share their seeds: tests and verdicts.
 
-Differences and effect sizes are the second method less the first: ⊥Grad less
+Differences and effect sizes are the second method minus the first: ⊥Grad minus
 SGD.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 import datetime
 import functools
-import math
 from typing import Any
 
 import numpy as np
 import scipy.stats
 
-from experiments import datasets
-from experiments.report.formats import METRICS
-from experiments.report.results import Results
+from experiments import config
+from experiments.report import query
+from experiments.report.query import (
+  METRICS,
+  PAIR,
+  Outcome,
+  Pair,
+  Source,
+  method_name,
+)
+from experiments.rows import RowsError
 from orthograd_optax import stats
 
-PAIR = ("sgd", "orthograd")
 LEVEL = 0.05
 SAME_CLOCK = 5  # seconds, since a row's time is rounded
-UNDER_CORRUPTION = tuple(
+# The largest difference that does not matter: a share of the mean loss without
+# ⊥Grad, and points of accuracy.
+SHARE, POINTS = 0.03, 0.5
+# The margin of PLAN.md, in nats, except in the studies to which it gave the
+# share.
+PLANNED, SHARED = 0.02, ("data_1_percent", "ensembles")
+# PLAN.md's `data_size`: one family, with the 10 % of `schedules`.
+SIZES = ("data_1_percent", "data_100_percent", "schedules")
+UNDER_CORRUPTION = [
   m for m in METRICS if m not in ("temperature", "weight_norm")
-)
-
-
-def sets(
-  names: Iterable[str], severities: Sequence[int] = range(1, 6)
-) -> list[str]:
-  return [f"{name}/{severity}" for name in names for severity in severities]
-
-
-CLEAN = ["clean"]
-AVERAGE = ["CIFAR-10-C"]  # in former_runs: the mean of all sets
-CORRUPTED = sets(datasets.CORRUPTIONS)
-EXTRA = sets(datasets.EXTRA_CORRUPTIONS)
-# The clean test set, and CIFAR-10-C by severity.
-SEVERITIES = [CLEAN]
-SEVERITIES += [sets(datasets.CORRUPTIONS, [i]) for i in range(1, 6)]
+]
 
 
 class Compared:
-  """A metric of two sets of runs that share their seeds.
+  """An outcome of two sets of runs that share their seeds.
 
   Attributes:
-    metric: its name in the rows.
-    a: the metric of the first set, for each seed.
-    b: the metric of the second set.
-    adjusted: the paired t-test's p, adjusted once :func:`adjust` was called.
+    outcome: the outcome.
+    a: the outcome of the first set, for each seed.
+    b: the outcome of the second set.
+    pair: names of the methods.
+    planned: margin of PLAN.md; None if it is the present one.
+    adjusted: p of the paired t-test, adjusted once :func:`adjust` was called.
   """
 
-  def __init__(self, metric: str, a: np.ndarray, b: np.ndarray) -> None:
-    self.metric, self.a, self.b = metric, a, b
+  def __init__(
+    self,
+    outcome: Outcome,
+    a: np.ndarray,
+    b: np.ndarray,
+    pair: Pair = PAIR,
+    planned: float | None = None,
+  ) -> None:
+    self.outcome, self.a, self.b = outcome, a, b
+    self.pair, self.planned = pair, planned
     self.adjusted = self.p
 
   @functools.cached_property
-  def _test(self) -> Any:
-    return scipy.stats.ttest_rel(self.b, self.a)
+  def _test(self) -> stats.Comparison:
+    return stats.compare(self.a, self.b, paired=True)
+
+  @property
+  def metric(self) -> str:
+    return self.outcome.metric
 
   @property
   def p(self) -> float:
-    """The paired t-test's; 1 if all pairs are equal."""
-    p = float(self._test.pvalue)
-    return 1.0 if math.isnan(p) else p
+    return self._test.p
 
   @property
-  def sign(self) -> int:
-    """Of a significant change; 0 if there is none."""
-    return int(np.sign(self.change)) if self.differs else 0
+  def change(self) -> float:
+    """The mean difference, the second set minus the first."""
+    return self._test.difference
+
+  @property
+  def interval(self) -> tuple[float, float]:
+    """The 95 % interval of the change, by the paired t."""
+    return self._test.difference_interval
+
+  @property
+  def d(self) -> float:
+    return self._test.d
 
   @property
   def differs(self) -> bool:
@@ -76,118 +96,356 @@ class Compared:
     return self.adjusted < LEVEL
 
   @property
-  def change(self) -> float:
-    """The mean difference, the second set less the first."""
-    return float(np.mean(self.b - self.a))
+  def sign(self) -> int:
+    """The sign of a significant change; 0 if there is none."""
+    return int(np.sign(self.change)) if self.differs else 0
 
   @property
-  def interval(self) -> tuple[float, float]:
-    """The 95 % interval of the change, by the paired t."""
-    low, high = self._test.confidence_interval()
-    return float(low), float(high)
+  def margin(self) -> float | None:
+    """The largest difference that does not matter to a user."""
+    if self.metric == "top1":
+      return POINTS
+    first, second = map(has_orthograd, self.pair)
+    without = self.b if first and not second else self.a
+    return SHARE * float(np.mean(without)) if self.metric == "loss" else None
+
+  def is_within(self, margin: float | None) -> bool:
+    """Returns whether the interval lies within a margin."""
+    low, high = self.interval
+    return margin is not None and -margin < low and high < margin
 
   @property
-  def d(self) -> float:
-    return stats.cohens_d(self.b, self.a)
+  def verdict(self) -> str:
+    return self.judge(self.margin)
+
+  @property
+  def old_verdict(self) -> str:
+    """The verdict by the margin of PLAN.md if it is another one; else ""."""
+    old = self.judge(self.planned or self.margin)
+    return "" if old == self.verdict else old
+
+  def judge(self, margin: float | None) -> str:
+    """Returns the verdict by a margin. It is the same in both orders."""
+    small = self.is_within(margin)
+    if not self.differs:
+      return "no difference that matters" if small else "undecided"
+    better = self.pair[self.change * self.outcome.sign < 0]
+    if adds_orthograd(self.pair):
+      word = "helps" if better == self.pair[1] else "harms"
+    else:
+      word = f"{method_name(better)} is better"
+    return f"{word}, but by less than matters" if small else word
 
 
-def compare(
-  found: Results,
-  metric: str,
-  seeds: Sequence[int],
-  datasets: Sequence[str] = CLEAN,
-  epoch: int | Sequence[int] | None = None,
-  part: str = "metrics",
-  pair: Sequence[str] = PAIR,
-) -> Compared:
-  """Compares two methods by a metric of :meth:`Results.values`."""
-  a, b = (
-    found.values(name, metric, seeds, datasets, epoch, part) for name in pair
-  )
-  return Compared(metric, a, b)
+@functools.cache
+def _methods() -> dict[str, config.Method]:
+  """Returns all methods that a study or the command line can name."""
+  known = config.studies().values()
+  return {m.name: m for study in known for m in study.methods} | config.METHODS
 
 
-def adjust(cells: Collection[Compared], planned: int = 0) -> None:
+def has_orthograd(method: str) -> bool:
+  """Returns whether a method of this name has ⊥Grad.
+
+  Examples:
+    >>> has_orthograd("strength_0.5"), has_orthograd("sam ensemble of 5")
+    (True, False)
+  """
+  name, _ = config.split_ensemble(method)
+  known = _methods().get(name)
+  if known is None:
+    return name.startswith("orthograd")
+  return bool(known.strength or known.strength_at_end)
+
+
+def adds_orthograd(pair: Pair) -> bool:
+  """Returns whether the second method is the first with ⊥Grad added.
+
+  Examples:
+    >>> adds_orthograd(("cosine", "strength_0.5"))
+    True
+    >>> adds_orthograd(("sam", "strength_0.5"))
+    False
+  """
+  first, second = map(has_orthograd, pair)
+  known = [_methods().get(config.split_ensemble(name)[0]) for name in pair]
+  parts = [
+    (it.base, it.schedule, it.loss, it.augmentation, it.wrapper)
+    for it in known
+    if it
+  ]
+  return second and not first and len(set(parts)) < 2
+
+
+def adjust(cells: Iterable[Compared], planned: int = 0) -> None:
   """Adjusts p by Holm's method, over all cells.
 
   Args:
-    cells: whose p.
-    planned: the number of tests, if some of them could not be made.
+    cells: comparisons to adjust in place.
+    planned: number of tests, if some of them could not be made.
   """
-  found = [cell.p for cell in cells]
-  adjusted = stats.holm(found + [1.0] * (planned - len(found)))
-  for cell, p in zip(cells, adjusted.tolist(), strict=False):
-    cell.adjusted = p
+  cells = list(cells)
+  p = [cell.p for cell in cells]
+  adjusted = stats.holm(p + [1.0] * (planned - len(p)))
+  for cell, its in zip(cells, adjusted.tolist(), strict=False):
+    cell.adjusted = its
 
 
-def by_metric(
-  found: Results,
-  seeds: Sequence[int],
-  datasets: Sequence[str] = CLEAN,
-  metrics: Iterable[str] = METRICS,
-  pair: Sequence[str] = PAIR,
-  part: str = "metrics",
-) -> dict[str, Compared]:
-  """Compares two methods by each metric, with p adjusted over metrics."""
-  rows = {
-    m: compare(found, m, seeds, datasets, part=part, pair=pair) for m in metrics
-  }
-  adjust(rows.values())
-  return rows
+class Comparisons:
+  """Answers what templates ask of studies and pools, by their names."""
 
+  def __init__(self, source: Source) -> None:
+    self.source = source
+    self._tested: dict[str, dict[str, dict[Pair, Compared]]] = {}
 
-def grid(lines: dict[Any, list[Compared]]) -> dict[Any, list[Compared]]:
-  """Adjusts p over all cells of a table, and returns its lines."""
-  adjust([cell for line in lines.values() for cell in line])
-  return lines
+  def values(self, name: str, *args: Any, **where: Any) -> np.ndarray:
+    """Returns what :meth:`Results.values` returns."""
+    return self.source.results(name).values(*args, **where)
 
+  def compare(
+    self,
+    name: str,
+    a: str,
+    b: str,
+    it: str | Outcome = "scaled_loss",
+    **where: Any,
+  ) -> Compared:
+    """Returns the comparison of two methods.
 
-def by_epoch(
-  found: Results, seeds: Sequence[int], epochs: Sequence[int]
-) -> dict[str, Any]:
-  """All metrics, and the loss after T, on the test set after each epoch."""
-  parts = {m: (m, "metrics") for m in METRICS}
-  parts["scaled_loss"] = ("loss", "scaled_half")
-  lines = {
-    name: [
-      compare(found, metric, seeds, epoch=epoch, part=part) for epoch in epochs
+    Its p is adjusted as on the study's page if the pair and the outcome are
+    there.
+
+    Args:
+      name: name of the study or pool.
+      a, b: names of the methods.
+      it: the outcome, or its name.
+      where: arguments of :meth:`Results.values`. By default all seeds count
+        that both methods have.
+    """
+    if not where and name not in query.POOLS:
+      study = self.source.study(name)
+      if (a, b) in query.pairs(study):
+        tested = self.tested(name)
+        if found := tested.get(str(it), {}).get((a, b)):
+          return found
+    return self._raw(name, a, b, it, **where)
+
+  def _raw(self, name, a, b, it, seeds=None, **where) -> Compared:
+    found = self.source.results(name)
+    key, it = (
+      it,
+      query.outcome(it, where.get("images", ""), where.get("part", "")),
+    )
+    if seeds is None:
+      epoch = where.get("epoch", 0)
+      epochs = epoch if isinstance(epoch, Sequence) else [epoch or found.epochs]
+      seeds = found.seeds([a, b], it.images, epochs)
+    first, second = (found.values(m, it, seeds, **where) for m in (a, b))
+    planned = (
+      key in ("scaled_loss", "corrupted_loss")
+      and name not in SHARED
+      and (name in query.POOLS or self.source.is_planned(name))
+    )
+    return Compared(it, first, second, (a, b), PLANNED if planned else None)
+
+  def tested(self, name: str) -> dict[str, dict[Pair, Compared]]:
+    """Returns a study's comparisons by outcome and pair.
+
+    The p of the primary outcome, which is first, is adjusted for all pairs
+    that the study lists, and the p of the others for all of their cells. Those
+    that the plan does not test have no adjusted p, and differ nowhere.
+
+    Raises:
+      RowsError: if there is nothing to compare yet.
+    """
+    if name in self._tested:
+      return self._tested[name]
+    study, found = self.source.study(name), self.source.results(name)
+    pairs = [p for p in query.pairs(study) if len(found.seeds(p)) > 1]
+    first = query.OUTCOMES[study.outcome]
+    if not pairs or not all(found.measured(p, first) for p in pairs):
+      raise RowsError(
+        f"{study.name} needs two seeds of both methods of a pair after epoch "
+        f"{study.config.epochs}, each with {first.label}. Train them: `python "
+        f"-m experiments run {study.name}`."
+      )
+    names = dict.fromkeys([study.outcome, *query.OUTCOMES])
+    tested = {
+      it: {p: self._raw(name, *p, it) for p in pairs}
+      for it in names
+      if all(found.measured(p, query.OUTCOMES[it]) for p in pairs)
+    }
+    primary, *rest = tested.items()
+    family = self._relatives(name)
+    adjust(
+      [*primary[1].values(), *family], len(query.pairs(study)) + len(family)
+    )
+    adjust(
+      cell
+      for it, column in rest
+      for cell in column.values()
+      if query.OUTCOMES[it].tested
+    )
+    for it, column in rest:
+      for cell in column.values() if not query.OUTCOMES[it].tested else ():
+        cell.adjusted = np.nan
+    self._tested[name] = tested
+    return tested
+
+  def _relatives(self, name: str) -> list[Compared]:
+    """Returns what PLAN.md adjusts together with a study's own comparisons."""
+    if name not in SIZES[:-1] or not self.source.is_planned(name):
+      return []
+    relatives = []
+    for other in SIZES:
+      pair = query.pairs(self.source.study(other))[-1]
+      if other != name and len(self.source.results(other).seeds(pair)) > 1:
+        relatives.append(self._raw(other, *pair, "scaled_loss"))
+    return relatives
+
+  def table(
+    self,
+    name: str,
+    its: Iterable[str] = METRICS,
+    pair: Pair = PAIR,
+    **where: Any,
+  ) -> dict[str, Compared]:
+    """Returns comparisons by outcome, with p adjusted for all of them."""
+    rows = {it: self._raw(name, *pair, it, **where) for it in its}
+    adjust(rows.values())
+    return rows
+
+  def grid(
+    self,
+    name: str,
+    rows: Mapping[Any, Mapping[str, Any]],
+    columns: Iterable[Mapping[str, Any]],
+    **where: Any,
+  ) -> dict[Any, list[Compared]]:
+    """Returns lines of comparisons, with p adjusted for all cells.
+
+    Args:
+      name: name of the study or pool.
+      rows: for each line, arguments of :meth:`compare`.
+      columns: likewise for each cell of a line.
+      where: likewise for all.
+    """
+    columns = list(columns)
+    lines = {
+      key: [self._raw(name, *PAIR, **{**row, **it, **where}) for it in columns]
+      for key, row in rows.items()
+    }
+    adjust(cell for line in lines.values() for cell in line)
+    return lines
+
+  def means(
+    self, name: str, methods: Iterable[str], least: int = 2
+  ) -> tuple[list[str], dict[Outcome, dict[str, np.ndarray]]]:
+    """Returns methods with so many seeds, and their values by outcome."""
+    found = self.source.results(name)
+    methods = [m for m in methods if len(found.seeds([m])) >= least]
+    columns = {
+      it: {m: found.values(m, it) for m in methods}
+      for it in query.OUTCOMES.values()
+      if all(found.measured([m], it, least) for m in methods)
+    }
+    return methods, columns
+
+  def seconds(self, name: str, method: str) -> float:
+    """Returns the time of an epoch of one of the runs that train together."""
+    found = self.source.results(name)
+    rows = [
+      found.get(method, seed, "train")[0]
+      for seed in found.seeds([method], "train")
     ]
-    for name, (metric, part) in parts.items()
-  }
-  return {"epochs": epochs, "lines": grid(lines)}
+    return float(
+      np.median([row["epoch_seconds"] / row["runs_at_once"] for row in rows])
+    )
+
+  def provenance(self, name: str, results: str = "") -> dict[str, Any]:
+    """Returns the device, versions, commits, days and minutes of a study."""
+    found = self.source.results(results or name)
+    rows = [row for row in found.rows.values() if row["study"] == name]
+    return provenance(rows) | {"study": name} if rows else {}
 
 
-def began(row: dict[str, Any]) -> float:
-  """When the clock of a row's wall_time was started."""
+def claim(sign: int, rows: Collection[Compared]) -> str:
+  """Returns the verdict on a claim of the paper.
+
+  Args:
+    sign: sign of ⊥Grad minus SGD in the paper; 0 if it claims no difference.
+    rows: comparisons that the claim is about, with adjusted p.
+  """
+  signs = [row.sign for row in rows]
+  if sign == 0:
+    confirmed = all(row.is_within(row.margin) for row in rows)
+    contradicted = any(signs)
+  else:
+    confirmed = all(its == sign for its in signs)
+    contradicted = -sign in signs
+  if contradicted:
+    return "contradicted"
+  return "confirmed" if confirmed else "not confirmed"
+
+
+def carried(part: Compared, whole: Compared, beside: Compared) -> str:
+  """Returns what a part of the parameters does of the whole's effect.
+
+  Args:
+    part: ⊥Grad on the part, compared with SGD.
+    whole: ⊥Grad on all, compared with SGD.
+    beside: ⊥Grad on the part, compared with ⊥Grad on all.
+  """
+  shares = part.sign == whole.sign != 0
+  if shares and beside.is_within(whole.margin):
+    return "carries the effect"
+  if part.is_within(part.margin):
+    return "does nothing"
+  return "some of it" if shares else "undecided"
+
+
+def clock_start(row: Mapping[str, Any]) -> float:
+  """Returns when the clock of a row's wall_time was started."""
   time = datetime.datetime.fromisoformat(row["time"])
   return time.timestamp() - row["wall_time"]
 
 
-def seconds_per_run(found: Results, name: str) -> float:
-  """An epoch's, of one of the runs that train together; the median of all."""
-  rows = found.get(name, found.seeds([name], ["train"]), ["train"])
-  return float(
-    np.median([row["epoch_seconds"] / row["runs_at_once"] for (row,) in rows])
-  )
-
-
-def provenance(found: Results, study: str) -> dict[str, Any]:
-  """The device, versions, commits, days and minutes of a study."""
-  rows = sorted(found.of_study(study), key=lambda row: row["time"])
+def provenance(rows: Collection[dict[str, Any]]) -> dict[str, Any]:
+  """Returns the device, versions, commits, days and minutes of rows."""
   # wall_time restarts with each group of runs, and when a study is resumed.
   clocks: list[tuple[float, float]] = []  # when each began, and what it shows
-  for row in sorted(rows, key=began):
-    if not clocks or began(row) - clocks[-1][0] > SAME_CLOCK:
-      clocks.append((began(row), 0.0))
+  for row in sorted(rows, key=clock_start):
+    if not clocks or clock_start(row) - clocks[-1][0] > SAME_CLOCK:
+      clocks.append((clock_start(row), 0.0))
     start, most = clocks[-1]
     clocks[-1] = start, max(most, row["wall_time"])
   seconds = round(sum(most for _, most in clocks))
+  rows = sorted(rows, key=lambda row: row["time"])
   brief = lambda commit: commit[:12] + "-dirty" * commit.endswith("-dirty")
   commits = dict.fromkeys(brief(row["commit"]) for row in rows)
   return {
-    "study": study,
     "last": rows[-1],
     "commits": ", ".join(commits),
     "days": ", ".join(dict.fromkeys(row["time"][:10] for row in rows)),
     "time": f"{seconds // 60}:{seconds % 60:02d}",
   }
+
+
+def unpaired(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
+  """Returns a − b of runs with different seeds, with its interval and p.
+
+  The variances are pooled: the test of Welch has hardly a degree of freedom
+  with two runs.
+  """
+  test: Any = scipy.stats.ttest_ind(a, b)
+  low, high = test.confidence_interval()
+  return {
+    "change": a.mean() - b.mean(),
+    "interval": (low, high),
+    "p": test.pvalue,
+  }
+
+
+def least_p(lines: Mapping[Any, Sequence[Mapping[str, Any]]]) -> float:
+  """Returns the least p of tables of :func:`unpaired`, adjusted for all."""
+  return stats.holm([it["p"] for line in lines.values() for it in line]).min()

@@ -1,16 +1,21 @@
-"""Figures that several parts of a report use."""
+"""Draws what pages show."""
 
 from collections.abc import Iterable, Mapping, Sequence
-import itertools
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.report.compare import PAIR, SEVERITIES, compare
-from experiments.report.formats import METRICS, method_name
-from experiments.report.outcomes import OUTCOMES, Outcome
-from experiments.report.results import Results
+from experiments.report.compare import Compared
+from experiments.report.query import (
+  OUTCOMES,
+  PAIR,
+  Outcome,
+  Results,
+  method_name,
+  outcome,
+)
 from orthograd_optax import plots
 from orthograd_optax.calibration import Reliability
 from orthograd_optax.plots import style
@@ -18,148 +23,246 @@ from orthograd_optax.plots import style
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
 
+BLUE, RED, GREEN = style.COLORS[:3]
+# Colors that pages replace in dark mode.
+DARK_GREY, LIGHT_GREY = "#595959", "#e0e0e0"
+# By the words of a verdict: color, and whether the marker is filled.
+LOOKS = {
+  "helps": (GREEN, True),
+  "helps, but by less than matters": (GREEN, False),
+  "harms": (RED, True),
+  "harms, but by less than matters": (RED, False),
+  "no difference that matters": (DARK_GREY, True),
+  "undecided": (DARK_GREY, False),
+}
+LONGEST_LABEL = 34
+
+
+def effects(
+  columns: Mapping[Outcome, Mapping[str, Compared]], relative: bool = False
+) -> "Figure":
+  """Draws differences with intervals, one a line, colored by their verdicts.
+
+  Args:
+    columns: for each outcome, comparisons by the same labels of lines.
+    relative: whether the axis is in percent of the mean without ⊥Grad. The
+      numbers beside the lines are in the outcome's unit.
+  """
+  names = list(next(iter(columns.values())))
+  labels = [textwrap.fill(name, LONGEST_LABEL) for name in names]
+  width = 0.4 + 0.065 * max(map(_widest, labels)) + 3.7 * len(columns)
+  height = 1.3 + sum(0.12 + 0.16 * (1 + it.count("\n")) for it in labels)
+  shown: dict[str, Any] = {}
+  with style.figure(width, height) as figure:
+    axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)
+    for axis, (it, rows) in zip(axes.flat, columns.items(), strict=True):
+      unit = ", %" if relative else ", nats" if it.metric == "loss" else ""
+      for y, row in enumerate(rows.values()):
+        shown |= _draw_effect(axis, y, row, relative)
+      axis.axvline(0, color=DARK_GREY, linewidth=1)
+      axis.grid(axis="y", visible=False)
+      axis.locator_params(axis="x", nbins=5, steps=[1, 2, 5, 10])
+      sides = "← better    worse →" if it.sign > 0 else "← worse    better →"
+      axis.set_xlabel(f"difference in {it.label}{unit}\n{sides}")
+    axes[0, 0].set_yticks(range(len(names)), labels)
+    axes[0, 0].set_ylim(len(names) - 0.5, -0.5)
+    order = [*LOOKS, *sorted(shown.keys() - LOOKS.keys())]
+    handles = {name: shown[name] for name in order if name in shown}
+    figure.legend(
+      *(handles.values(), handles.keys()),
+      loc="outside lower center",
+      ncols=min(len(handles), 2 * len(columns)),
+    )
+  return figure
+
+
+def _widest(label: str) -> int:
+  return max(map(len, label.splitlines()))
+
+
+def _draw_effect(axis, y: int, row: Compared, relative: bool) -> dict[str, Any]:
+  """Draws a line of :func:`effects`. Returns handles for the legend."""
+  handles = {}
+  scale = 100 / float(np.mean(row.a)) if relative else 1.0
+  middle, (low, high) = row.change, row.interval
+  if row.margin is not None:
+    reach = row.margin * scale
+    band = axis.barh(y, 2 * reach, 0.98, -reach, color=LIGHT_GREY, zorder=0)
+    handles["too small to matter"] = band
+  color, full = LOOKS.get(row.verdict, (BLUE, "less" not in row.verdict))
+  reach = [[(middle - low) * scale], [(high - middle) * scale]]
+  face = color if full else "white"
+  name = row.verdict if row.verdict in LOOKS else "the one named is better"
+  handles[name] = axis.errorbar(
+    *(middle * scale, y),
+    xerr=reach,
+    fmt="o",
+    color=color,
+    markerfacecolor=face,
+    capsize=2.5,
+  )
+  text = f"{middle:+.3f} ({low:+.3f}, {high:+.3f})".replace("-", "−")
+  beside = axis.get_yaxis_transform()
+  axis.text(1.02, y, text, va="center", transform=beside, fontsize=8)
+  return handles
+
 
 def reliability(
   found: Results,
-  seeds: Sequence[int] | None,
-  datasets: Sequence[str] = ("clean",),
-  optimizers: Sequence[str] = PAIR,
+  methods: Sequence[str] = PAIR,
+  images: str = "clean",
+  seeds: Sequence[int] | None = None,
 ) -> "Figure":
-  """Reliability diagrams. None for seeds means all that a method has."""
-  bins = {}
-  for name in optimizers:
-    its = found.seeds([name], datasets) if seeds is None else seeds
-    bins[method_name(name)] = _bins(found.get(name, its, datasets))
-  return plots.reliability_diagram(bins)
+  """Draws reliability diagrams, of all seeds that a method has or of some."""
+  bins = {
+    method_name(method): _pooled(
+      found.get(method, seed, images)
+      for seed in (found.seeds([method], images) if seeds is None else seeds)
+    )
+    for method in methods
+  }
+  figure = plots.reliability_diagram(bins)
+  if any("ensemble" in method for method in methods):
+    for text in figure.legends[0].texts:
+      text.set_text(text.get_text().replace(" seeds", " ensembles"))
+  return figure
 
 
-def _bins(seeds: Iterable[list[dict[str, Any]]]) -> Reliability:
-  """The bins of each seed, pooled over the images of its rows."""
-
-  def pool(found):
-    part = {
-      k: np.array([r["bins"][k] for r in found]) for k in found[0]["bins"]
-    }
+def _pooled(seeds: Iterable[list[dict[str, Any]]]) -> Reliability:
+  """Returns the bins of each seed, pooled over the images of its rows."""
+  columns: dict[str, list[np.ndarray]] = {}
+  for rows in seeds:
+    part = {k: np.array([r["bins"][k] for r in rows]) for k in rows[0]["bins"]}
     count = part["count"].sum(0)
-    mean = lambda k: (part["count"] * part[k]).sum(0) / np.maximum(count, 1)
-    return count, mean("confidence"), mean("accuracy")
-
-  arrays = zip(*map(pool, seeds), strict=True)
-  return Reliability(*(jnp.array(np.stack(x)) for x in arrays))
+    columns.setdefault("count", []).append(count)
+    for key in ("confidence", "accuracy"):
+      mean = (part["count"] * part[key]).sum(0) / np.maximum(count, 1)
+      columns.setdefault(key, []).append(mean)
+  return Reliability(*(jnp.array(np.stack(x)) for x in columns.values()))
 
 
 def severity(found: Results, seeds: Sequence[int]) -> "Figure":
-  """Metrics by severity. 0 is the clean test set."""
+  """Draws metrics by severity. 0 is the clean test set."""
   values = {
-    METRICS[metric]: {
-      method_name(optimizer): np.stack(
-        [found.values(optimizer, metric, seeds, s) for s in SEVERITIES], axis=1
+    outcome(metric).label: {
+      method_name(method): np.stack(
+        [
+          found.values(method, metric, seeds, images=f"severity {i}")
+          for i in range(6)
+        ],
+        axis=1,
       )
-      for optimizer in PAIR
+      for method in PAIR
     }
     for metric in ("top1", "loss", "ece", "entropy")
   }
   return plots.curves(values, range(6), xlabel="severity")
 
 
-def on_the_way(
-  networks: Mapping[str, tuple[Results, Sequence[int]]], epochs: Sequence[int]
-) -> "Figure":
-  """Max logit, ECE and loss after T by epoch. Each network has a row."""
-  parts = {
-    "max logit": ("max_logit", "metrics"),
-    "ECE": ("ece", "metrics"),
-    "loss after T": ("loss", "scaled_half"),
-  }
-  values = {
-    f"{network}: {title}": {
-      method_name(name): found.over_epochs(
-        name, metric, seeds, epochs, part=part
-      )
-      for name in PAIR
-    }
-    for network, (found, seeds) in networks.items()
-    for title, (metric, part) in parts.items()
-  }
-  return plots.curves(values, epochs)
-
-
 def training(
   found: Results,
   panels: Mapping[str, tuple[str, str]],
-  seeds: Sequence[int] | None,
   epochs: Sequence[int],
-  optimizers: Sequence[str] = PAIR,
+  methods: Sequence[str] = PAIR,
+  seeds: Sequence[int] | None = None,
 ) -> "Figure":
-  """Metrics by epoch.
+  """Draws metrics by epoch.
 
   Args:
     found: the results.
-    panels: for each title, the set of images and the metric.
-    seeds: to average over; None for all that a method has.
-    epochs: to draw.
-    optimizers: the methods to draw.
+    panels: the set of images and the outcome for each title.
+    epochs: the epochs to draw.
+    methods: the methods to draw.
+    seeds: the seeds to average over; by default all that a method has.
   """
-  values = {title: {} for title in panels}
-  for (title, (dataset, metric)), name in itertools.product(
-    panels.items(), optimizers
-  ):
-    its = found.seeds([name], [dataset], epochs) if seeds is None else seeds
-    line = found.over_epochs(name, metric, its, epochs, dataset)
-    values[title][method_name(name)] = line
+  values = {
+    title: {
+      method_name(method): found.over_epochs(
+        method,
+        it,
+        found.seeds([method], images, epochs) if seeds is None else seeds,
+        *(epochs, images),
+      )
+      for method in methods
+    }
+    for title, (images, it) in panels.items()
+  }
   return plots.curves(values, epochs)
 
 
-def differences(
-  panels: Mapping[Outcome, Mapping[str, tuple[float, float, float]]],
+def on_the_way(
+  networks: Mapping[str, tuple[Results, Sequence[int]]], epochs: Sequence[int]
 ) -> "Figure":
-  """Differences with their intervals, one a line.
-
-  Args:
-    panels: for each outcome, by the same names of lines, a difference and the
-      ends of its interval. The axis says which side is better, and a band which
-      differences are too small to matter.
-  """
-  sides = {1: "← better    worse →", -1: "← worse    better →"}
-  names = list(next(iter(panels.values())))
-  width = 0.5 + 0.07 * max(map(len, names)) + 3.8 * len(panels)
-  with style.figure(width, 1.0 + 0.28 * len(names)) as figure:
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)
-    for axis, (outcome, changes) in zip(axes.flat, panels.items(), strict=True):
-      if (matters := outcome.matters) is not None:
-        band = {"color": "0.92", "linewidth": 0, "zorder": 0}
-        name = f"too small to matter (±{round(matters, 3):g})"
-        axis.axvspan(-matters, matters, **band, label=name)
-      axis.axvline(0, color=style.GREY, linewidth=1)
-      for y, (middle, low, high) in enumerate(changes.values()):
-        ends = [[middle - low], [high - middle]]
-        color = style.COLORS[0]
-        axis.errorbar(middle, y, xerr=ends, fmt="o", color=color, capsize=2.5)
-        text = f"{middle:+.3f} ({low:+.3f}, {high:+.3f})".replace("-", "−")
-        beside = axis.get_yaxis_transform()
-        axis.text(1.02, y, text, va="center", transform=beside)
-      axis.grid(axis="y", visible=False)
-      axis.locator_params(axis="x", nbins=5, steps=[1, 2, 5, 10])
-      unit = ", nats" if outcome.metric == "loss" else ""
-      label = f"difference in {outcome.label}{unit}, 95 % interval"
-      axis.set_xlabel(f"{label}\n{sides[outcome.sign]}")
-    axis = axes.flat[0]
-    axis.set_yticks(range(len(names)), names)
-    axis.set_ylim(len(names) - 0.5, -0.5)
-    if axis.get_legend_handles_labels()[0]:
-      figure.legend(loc="outside lower center")
+  """Draws max logit, ECE and loss after T by epoch, a row for each network."""
+  parts = {
+    "max logit": "max_logit",
+    "ECE": "ece",
+    "loss after T": "scaled_loss",
+  }
+  values = {
+    f"{network}: {title}": {
+      method_name(method): found.over_epochs(method, it, seeds, epochs)
+      for method in PAIR
+    }
+    for network, (found, seeds) in networks.items()
+    for title, it in parts.items()
+  }
+  figure = plots.curves(values, epochs)
+  # The networks differ in their numbers of seeds, which the caption says.
+  names = [method_name(method) for method in PAIR]
+  handles: Any = figure.legends[0].legend_handles[: len(names)]
+  figure.legends[0].remove()
+  figure.legend(handles, names, loc="outside lower center", ncols=len(names))
   return figure
 
 
-def before_and_after_scaling(
-  networks: Mapping[str, tuple[Results, Sequence[int]]],
+def radial(
+  shares: Mapping[str, Mapping[str, np.ndarray]], epochs: Sequence[int]
 ) -> "Figure":
-  """The test loss of ⊥Grad less SGD, as trained and after T."""
-  parts = {"as trained": "metrics", "after T": "scaled_half"}
-  changes = {}
-  for (name, (found, seeds)), part in itertools.product(
-    networks.items(), parts
-  ):
-    row = compare(found, "loss", seeds, part=parts[part])
-    changes[f"{name}, {part}"] = (row.change, *row.interval)
-  return differences({OUTCOMES["scaled_loss"]._replace(label="loss"): changes})
+  """Draws the share of ‖g‖² along the weights by epoch, by network and kind."""
+  figure = plots.curves(shares, epochs, log=True)
+  for axis, network in zip(figure.axes, shares, strict=True):
+    axis.set_title(network, fontsize=10)
+    axis.set_ylabel("")
+  figure.axes[0].set_ylabel("share of ‖g‖² along w, %")
+  return figure
+
+
+def grokking(
+  curves: Mapping[str, np.ndarray], steps: Sequence[int]
+) -> "Figure":
+  """Draws test accuracy by step: seeds thin, their median thick."""
+  medians = {arm: np.median(each, axis=0) for arm, each in curves.items()}
+  drawn = plots.curves({"test accuracy, %": medians}, steps, xlabel="step")
+  drawn.set_size_inches(6.2, 3.2)
+  drawn.legends[0].remove()
+  (axis,) = drawn.axes
+  thick = [line for line in axis.lines if np.size(line.get_xdata())]
+  for line, each in zip(thick, curves.values(), strict=True):
+    line.set(linewidth=2.5, marker="")
+    axis.plot(steps, each.T, color=line.get_color(), linewidth=0.5, alpha=0.6)
+  place = {"loc": "center right", "fontsize": 8, "edgecolor": "none"}
+  place["handlelength"] = 4  # as long as the dashes
+  axis.legend(thick, list(curves), **place)
+  return drawn
+
+
+def pair_effects(
+  primary: tuple[Outcome, Mapping[tuple[str, str], Compared]],
+  without_t: Mapping[tuple[str, str], Compared] | None,
+) -> "Figure":
+  """Draws a study's primary outcome; if that is after T, the loss, too."""
+  its, rows = primary
+  columns = {its: rows}
+  if without_t is not None and its.part == "scaled_half":
+    columns[OUTCOMES["loss"]._replace(label="loss without T")] = without_t
+  return effects(
+    {
+      it: {_label(pair): row for pair, row in rows.items()}
+      for it, rows in columns.items()
+    }
+  )
+
+
+def _label(pair: tuple[str, str]) -> str:
+  return f"{method_name(pair[1])} − {method_name(pair[0])}"

@@ -5,9 +5,9 @@ import shlex
 
 from experiments import config
 from experiments.config import Study
-from experiments.report import study as page
-from experiments.report.results import Results
-from experiments.report.study import PROGRAM
+from experiments.report import query
+from experiments.report.build import PROGRAM, command
+from experiments.report.query import Results
 from experiments.rows import Rows, RowsError
 
 
@@ -27,8 +27,8 @@ def check(folder: pathlib.Path) -> None:
     RowsError: if not, with the seeds that there are and the command that
       trains the others.
   """
-  study, found = page.load(folder)
-  if not any(page.has(found, pair) for pair in page.pairs(study)):
+  study, found = query.load(folder)
+  if not _can_compare(study, found):
     raise RowsError(_too_little(study, found, folder))
 
 
@@ -43,12 +43,16 @@ def next_step(study: Study, folder: pathlib.Path) -> str:
   shown = config.load_settings(folder)
   if shown != study:  # A study that shares a folder leaves its settings alone.
     return _page_of_another(study, shown, folder)
-  _, found = page.load(folder)
-  if not any(page.has(found, pair) for pair in page.pairs(study)):
+  _, found = query.load(folder)
+  if not _can_compare(study, found):
     return _too_little(study, found, folder)
   return (
     f"Next, write the page that compares them:\n  {_line('report', folder)}"
   )
+
+
+def _can_compare(study: Study, found: Results) -> bool:
+  return any(len(found.seeds(pair)) > 1 for pair in query.pairs(study))
 
 
 def _page_of_another(study: Study, shown: Study, folder: pathlib.Path) -> str:
@@ -74,7 +78,7 @@ def _too_little(study: Study, found: Results, folder: pathlib.Path) -> str:
     f"A comparison needs two seeds of each of two methods, and {folder} has "
     f"{there} after epoch {study.config.epochs}."
   )
-  if lost := page.diverged(study, found):
+  if lost := query.diverged(study, found):
     runs = ", ".join(f"{name} {seeds}" for name, seeds in lost.items())
     return f"{text} Seeds that diverged: {runs}. Lower the learning rate."
   return (
@@ -94,7 +98,7 @@ def _training(study: Study, folder: pathlib.Path) -> str:
     wanted["methods"] = ",".join(list(names)[:2])
   if not wanted or study.name not in config.study_names():
     return _line("resume", folder)
-  return f"{page.command(study, **wanted)} --output {shlex.quote(str(folder))}"
+  return f"{command(study, **wanted)} --output {shlex.quote(str(folder))}"
 
 
 def _line(*words: str | pathlib.Path) -> str:

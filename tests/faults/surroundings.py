@@ -21,7 +21,7 @@ import tiny
 from experiments import config, files, rows
 from experiments.datasets import cifar10, sources
 from experiments.engine import checkpoints, runner
-from experiments.report import study as page
+from experiments.report import build as page
 from experiments.rows import provenance
 from faults import inputs
 from faults.figures import Figures
@@ -139,7 +139,7 @@ def names(folder: pathlib.Path, whole: pathlib.Path) -> Iterator[Case]:
   def attempt(name: str, null: bool) -> None:
     path = write(name, null)
     assert "sgd" in page.show(path)
-    page.write(path)
+    page.write_study(path)
     assert (path / "report.html").read_text("utf-8").count("<svg") == 3
 
   for name in NAMES:

@@ -1,0 +1,567 @@
+"""Builds every page: which there are, and what each may ask besides rows.
+
+The words are in `templates/`. The answer, the replication, and marked blocks of
+other files are kept with the code. Pages of studies are built for the site, and
+for a folder of runs.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
+import os
+import pathlib
+import re
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments import config, datasets, files, registry
+from experiments.engine import models
+from experiments.report import compare, figures, grokking, query
+from experiments.report.compare import Comparisons
+from experiments.report.query import OUTCOMES, PAIR, Pair, Source
+from experiments.report.render import Page, markdown, questions
+from experiments.rows import RowsError, kept
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROGRAM = "python -m experiments"
+SCREENS = ("extended_screen", "extended_screen_batch")
+# Files besides pages that have blocks from rows.
+WITH_BLOCKS = ("README.md", "experiments/README.md", "experiments/PLAN.md")
+_BLOCK = re.compile(
+  r"(<!-- from rows: (\w+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL
+)
+MOST_DIAGRAMS = 4
+AFTER_T = ("loss", "ece", "brier")  # what the replication tests
+HEADLINE = ("accuracy", "ece", "loss", "scaled_loss")
+PANELS = {
+  "loss in training": ("train", "loss"),
+  "loss on the test set": ("clean", "loss"),
+  "ECE on the test set": ("clean", "ece"),
+}
+# The number that a part of a method has.
+KNOBS = {
+  "cosine": "warm_up",
+  "label_smoothing": "smoothing",
+  "focal": "focus",
+  "logit_norm": "temperature",
+  "mixup": "mixing",
+  "sam": "radius",
+  "average": "averaging",
+}
+
+
+def context(
+  ask: Comparisons, folder: pathlib.Path, in_site: bool
+) -> dict[str, Any]:
+  """Returns what every template may use.
+
+  Args:
+    ask: the comparisons.
+    folder: folder of the page that the template makes.
+    in_site: whether pages of studies are beside the page. Elsewhere, links to
+      them lead to the plan.
+  """
+  plan = query.planned()
+
+  def link(path: str) -> str:
+    return pathlib.Path(os.path.relpath(ROOT / path, folder)).as_posix()
+
+  def page(name: str, plan_only: bool = False) -> str:
+    name = query.POOLS[name]["study"] if name in query.POOLS else name
+    if name in plan and (plan_only or not in_site):
+      return link("experiments/PLAN.md") + plan[name]
+    if name in plan:
+      return f"{name}.md"
+    return link("experiments/results/replication.md")
+
+  return questions(ask) | {
+    "CORRUPTIONS": datasets.CORRUPTIONS,
+    "EXTRA_CORRUPTIONS": datasets.EXTRA_CORRUPTIONS,
+    "along_weights": lambda: along_weights(ask),
+    "in_tf32": lambda: in_tf32(ask),
+    "least_p": compare.least_p,
+    "link": link,
+    "page": page,
+    "situations": lambda: situations(ask),
+    "equal_settings": lambda: equal_settings(ask),
+    "title": title,
+    "studies": config.studies,
+    "plan": plan,
+    "grokking": grokking.kept_facts,
+    "is_complete": ask.source.is_complete,
+    "time_of": lambda name: ask.provenance(name).get("time", ""),
+  }
+
+
+# Pages that are kept with the code.
+
+
+def make_kept(
+  ask: Comparisons, folder: pathlib.Path
+) -> Iterator[tuple[str, Page]]:
+  """Yields the answer and the pages of the replication, by name."""
+  facts = context(ask, folder, False)
+  short, wide, longer = map(
+    ask.source.results, ("resnet18", "wrn28_10", "extended")
+  )
+  harder = ask.source.results("resnet18_corrupted")
+  both = {
+    "ResNet-18": (short, range(40)),
+    "WRN-28-10": (wide, range(10)),
+  }
+  long_one = {"1000 epochs": (longer, range(5))}
+  every = longer.evaluated(PAIR, range(5), "train")
+  panels = {
+    "loss in training": ("train", "loss"),
+    "accuracy in training, %": ("train", "top1"),
+    "test loss": ("clean", "loss"),
+    "test accuracy, %": ("clean", "top1"),
+    "max logit": ("clean", "max_logit"),
+    "norm of the weights": ("clean", "weight_norm"),
+  }
+  replicated = {
+    name: situation(ask, pool, *PAIR)
+    for name, pool in (
+      ("ResNet-18", "resnet18"),
+      ("WRN-28-10", "wrn28_10"),
+      ("1000 epochs", "extended"),
+    )
+  }
+  diagrams = {
+    "reliability": (short, "clean", range(40)),
+    "reliability_corrupted": (harder, "corrupted", range(40)),
+    "wide_reliability": (wide, "clean", range(10)),
+    "wide_reliability_corrupted": (wide, "corrupted", range(5)),
+  }
+  drawings = {
+    "answer": lambda: effects(situations(ask), relative=True),
+    "scaling": lambda: effects(replicated),
+    "epochs": lambda: figures.on_the_way(both, range(20, 101, 20)),
+    "epochs_1000": lambda: figures.on_the_way(long_one, every),
+    "severity": lambda: figures.severity(harder, range(40)),
+    "extended": lambda: figures.severity(longer, range(5)),
+    "trajectories": lambda: figures.training(
+      longer, panels, every, seeds=range(5)
+    ),
+    "radial": lambda: figures.radial(
+      radial_shares(ask)["orthograd"], range(20, 101, 20)
+    ),
+    **{
+      name: lambda its=its: figures.reliability(its[0], PAIR, *its[1:])
+      for name, its in diagrams.items()
+    },
+  }
+  names = {
+    "README": "answer",
+    "replication": "replication",
+    "replication_appendix": "replication_appendix",
+  }
+  for name, template in names.items():
+    yield name, Page(markdown(f"{template}.md", facts), drawings)
+
+
+def situation(ask: Comparisons, name: str, a: str, b: str) -> dict[str, Any]:
+  """Returns what a line of the answer says of a pair, with and without T."""
+  planned = ask.source.is_planned(ask.source.study(name).name)
+  its = {
+    it: ask.compare(name, a, b, it) for it in ("loss", "ece", "scaled_loss")
+  }
+  # No plan tests it, so its p is not adjusted.
+  seeds = ask.source.results(name).seeds([a, b])
+  its["scaled_ece"] = ask.compare(name, a, b, "scaled_ece", seeds=seeds)
+  if not planned:  # as the replication adjusts them
+    its |= ask.table(name)
+    after = ask.table(name, AFTER_T, part="scaled_half")
+    its |= {f"scaled_{it}": row for it, row in after.items()}
+  gains = {
+    (-1, -1): "without T",
+    (-1, 0): "without T",
+    (-1, 1): "without T, for the loss",
+    (0, -1): "without T, for ECE",
+    (1, -1): "without T, for ECE",
+  }
+  said = [gains.get((its["loss"].sign, its["ece"].sign), "")]
+  said.append("with T" if its["scaled_loss"].sign < 0 else "")
+  return its | {"use": "; ".join(filter(None, said)) or "no", "study": name}
+
+
+def equal_settings(ask: Comparisons) -> dict[str, str]:
+  """Returns in how many pilots at equal settings ⊥Grad does what.
+
+  The pilots are of AdamW, Lion and Muon. Of each two with the same learning
+  rate, "weak" is where ⊥Grad lowers loss and ECE with the weaker decay, and
+  "strong" where it raises both with the stronger one.
+  """
+  study = ask.source.study("pilot_optimizers")
+  signs = []
+  for method in study.methods:
+    pair = method.name, config.with_orthograd(method).name
+    if pair[1] in study.method_names:
+      rows = [ask.compare(study.name, *pair, it) for it in ("loss", "ece")]
+      signs.append({np.sign(row.change) for row in rows})
+  # The two decays of a rate follow each other.
+  count = lambda its, sign: f"{its.count({sign})} of {len(its)}"
+  return {"weak": count(signs[::2], -1.0), "strong": count(signs[1::2], 1.0)}
+
+
+def situations(ask: Comparisons) -> dict[str, dict[str, Any]]:
+  """Returns the lines of the answer."""
+  lines = query.LABELS["situations"].items()
+  return {name: situation(ask, *of) for name, of in lines}
+
+
+def effects(lines: Mapping[str, Mapping[str, Any]], relative: bool = False):
+  """Draws the loss without T and after T of lines of :func:`situation`."""
+  labels = {"loss": "loss without T", "scaled_loss": "loss after T"}
+  return figures.effects(
+    {
+      OUTCOMES[it]._replace(label=label): {
+        name: line[it] for name, line in lines.items()
+      }
+      for it, label in labels.items()
+    },
+    relative,
+  )
+
+
+def in_tf32(ask: Comparisons) -> dict[tuple[str, str], list[Any]]:
+  """Returns TF32 minus bfloat16, of other seeds, for means of late epochs."""
+  few, many = map(ask.source.results, ("wide_tf32", "wrn28_10"))
+  epochs = [range(first, 101, 4) for first in (100, 80, 60)]
+  return {
+    (metric, method): [
+      compare.unpaired(
+        few.values(method, metric, range(2), late),
+        many.values(method, metric, range(5, 10), late),
+      )
+      for late in epochs
+    ]
+    for metric in ("top1", "loss", "max_logit")
+    for method in PAIR
+  }
+
+
+def radial_shares(ask: Comparisons) -> dict[str, dict[str, Any]]:
+  """Returns the share of ‖g‖² along the weights, in %.
+
+  It is of shape (seeds, epochs), by method, network and kind of parameter.
+  """
+  networks = {"ResNet-18": "extended", "WRN-28-10": "wrn28_10"}
+  shares: dict[str, dict[str, Any]] = {}
+  for method in PAIR:
+    shares[method] = {}
+    for network, name in networks.items():
+      found = ask.source.results(name)
+      (first,) = found.get(method, 0, "train", 100)
+      shares[method][network] = {
+        metric.removeprefix("radial: "): 100
+        * found.over_epochs(
+          method, metric, range(5), range(20, 101, 20), "train"
+        )
+        for metric in first["metrics"]
+        if metric.startswith("radial: ")
+      }
+  return shares
+
+
+def along_weights(ask: Comparisons) -> dict[str, Any]:
+  """Returns how much of the gradient ⊥Grad can remove, in both networks."""
+  shares = radial_shares(ask)
+  last = lambda method, network, kind: shares[method][network][kind][:, -1]
+  model = registry.MODELS["wrn28_10"]()
+  shapes = jax.eval_shape(lambda: models.init(model, jax.random.key(0)))
+  kinds = jax.tree.leaves(models.kinds(model, shapes["params"]))
+  bare, normed = "kernel, no norm", "kernel, then norm"
+  return {
+    "bare": last("orthograd", "WRN-28-10", bare).mean(),
+    "normed": last("orthograd", "WRN-28-10", normed).mean(),
+    "bare_kernels": kinds.count(bare),
+    "kernels": kinds.count(bare) + kinds.count(normed),
+    "dense": {
+      method: {
+        "wide": last(method, "WRN-28-10", "dense kernel"),
+        "resnet": last(method, "ResNet-18", "dense kernel"),
+      }
+      for method in PAIR
+    },
+  }
+
+
+def fill(path: pathlib.Path, ask: Comparisons) -> str:
+  """Returns the text of a file, with its blocks made again from the rows."""
+  facts = context(ask, path.parent, False)
+  return _BLOCK.sub(
+    lambda it: f"{it[1]}\n{markdown(f'{it[2]}.md', facts)}\n\n{it[3]}",
+    path.read_text("utf-8"),
+  )
+
+
+# Pages of studies.
+
+
+def settings_of(methods: Iterable[config.Method]) -> dict[str, dict[str, Any]]:
+  """Returns what differs from SGD and the recipe, by method, and its knob."""
+  plain = dataclasses.asdict(config.SGD)
+  found = {}
+  for method in methods:
+    parts = (method.schedule, method.loss, method.augmentation, method.wrapper)
+    knobs = {KNOBS.get(part) for part in parts}
+    changes = {
+      k: v
+      for k, v in dataclasses.asdict(method).items()
+      if k in knobs or (k != "name" and v != plain[k])
+    }
+    if changes:
+      found[method.name] = changes
+  return found
+
+
+def command(study: config.Study, **changes: str) -> str:
+  """Returns the command that runs a study, with settings besides its own."""
+  known = config.own_study(study.name)
+  settings = config.differences(study, known) if known else {}
+  overrides = (f"--set {k}={v}" for k, v in (settings | changes).items())
+  return " ".join([f"{PROGRAM} run {study.name}", *overrides])
+
+
+def title(name: str) -> str:
+  """Returns what a study is about, in a line."""
+  text = config.describe(name)[1] if config.own_study(name) else name
+  return text.splitlines()[0].rstrip(".")
+
+
+def headline(ask: Comparisons, name: str, pair: Pair) -> dict[str, Any]:
+  """Returns a pair by the outcomes that a page shows first."""
+  found = ask.source.results(name)
+  its = [it for it in HEADLINE if found.measured(pair, it)]
+  return ask.table(name, its, pair)
+
+
+def sentence(rows: Mapping[str, compare.Compared], pair: Pair) -> str:
+  """Says what happened, by the rows of :func:`headline`."""
+  verbs: dict[str, list[str]] = {"lowers": [], "raises": []}
+  for it, label in {
+    "ece": "ECE",
+    "loss": "the loss",
+    "scaled_loss": "the loss after T",
+  }.items():
+    if (row := rows.get(it)) and row.sign:
+      verb = "lowers" if row.sign < 0 else "raises"
+      means = np.mean(row.a), np.mean(row.b)
+      verbs[verb].append("{} from {:.3f} to {:.3f}".format(label, *means))
+  said = [f"{v} {' and '.join(its)}" for v, its in verbs.items() if its]
+  first, second = map(query.method_name, pair)
+  text = f"{second} {' and '.join(said)}"
+  if not said:
+    text = f"No difference between {second} and {first} is shown in loss or ECE"
+  row = rows["accuracy"]
+  if row.sign:
+    a, b = np.mean(row.a), np.mean(row.b)
+    tail = f"accuracy {'rises' if b > a else 'falls'} from {a:.1f} to {b:.1f} %"
+  else:
+    small = row.is_within(row.margin)
+    tail = f"accuracy does not change{'' if small else ' significantly'}"
+  return f"{text}; {tail}."
+
+
+def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
+  """Returns the page of a study.
+
+  Args:
+    ask: the comparisons.
+    name: name of the study.
+    folder: folder of the page.
+
+  Raises:
+    RowsError: if there is nothing to compare yet.
+  """
+  study, found = ask.source.study(name), ask.source.results(name)
+  tested = ask.tested(name)
+  answer = next(iter(tested.values()))
+  is_planned = ask.source.is_planned(name)
+  template = f"conclusions/{name}.md"
+  concluded = (
+    is_planned
+    and ask.source.is_complete(name)
+    and (pathlib.Path(__file__).parent / "templates" / template).exists()
+  )
+  epochs = study.epochs_evaluated()
+  pooled = any(set(pair) & set(study.pooled) for pair in answer)
+  ended = [
+    method
+    for method in (study.pooled if pooled else study.method_names)
+    if found.seeds([method])
+  ]
+  followed = [
+    method
+    for method in study.method_names
+    if all(found.seeds([method], it, epochs) for it in ("train", "clean"))
+  ]
+  pair = next(iter(answer))
+  first = headline(ask, name, pair) if len(answer) == 1 else {}
+  # A picture's name is part of a link, which Markdown would escape.
+  picture = re.sub(r"\W", "_", name, flags=re.ASCII)
+  drawings = {
+    f"{picture}_differences": lambda: figures.pair_effects(
+      (OUTCOMES[next(iter(tested))], answer), tested.get("loss")
+    ),
+    f"{picture}_reliability": lambda: figures.reliability(found, ended),
+    f"{picture}_curves": lambda: figures.training(
+      found, PANELS, epochs, followed
+    ),
+  }
+  runs_of = {
+    row["study"]
+    for key, row in found.rows.items()
+    if key[0] in study.method_names
+  }
+  facts = {
+    "study": name,
+    "picture": picture,
+    "title": title(name),
+    "conclusion": template if concluded else "",
+    "sentences": [
+      sentence(headline(ask, name, its), its) for its in list(answer)[:3]
+    ],
+    "headline": first,
+    "pair": pair,
+    "pairs": list(answer),
+    "answer": answer,
+    "tested": tested,
+    "untested": [it for it in tested if not OUTCOMES[it].tested],
+    "planned": is_planned,
+    "family": is_planned and name in compare.SIZES[:-1],
+    "several_schedules": len({it.schedule for it in study.methods}) > 1,
+    "diverged": query.diverged(study, found),
+    "means": ask.means(name, study.method_names),
+    "ensembles": ask.means(name, study.pooled, least=1),
+    "pooled": pooled,
+    "share": study.config.share,
+    "seeds": found.seeds(study.method_names),
+    "surest": lambda method: surest(found, method),
+    "command": command(study),
+    "diagrams": len(ended) <= MOST_DIAGRAMS,
+    "followed": followed and len(epochs) > 1,
+    "settings": dataclasses.asdict(study.config),
+    "methods": settings_of(study.methods),
+    "made": ask.provenance(name),
+    "runs_of": sorted(runs_of - {name}),
+  }
+  text = markdown("study.md", context(ask, folder, True) | facts)
+  return Page(text, drawings)
+
+
+def surest(found: query.Results, method: str) -> dict[str, float]:
+  """Returns the bin of the highest confidence, of all seeds, in percent."""
+  bins = [found.get(method, seed)[0]["bins"] for seed in found.seeds([method])]
+  last = np.array([its["count"][-1] for its in bins])
+  mean = lambda key: float(
+    np.average([100 * its[key][-1] for its in bins], weights=last)
+  )
+  share = 100 * float(last.sum() / np.sum([its["count"] for its in bins]))
+  return {it: mean(it) for it in ("confidence", "accuracy")} | {"share": share}
+
+
+def make_all(
+  ask: Comparisons, folder: pathlib.Path
+) -> Iterator[tuple[str, Page]]:
+  """Yields the page of each planned study whose rows suffice, by name."""
+  facts = context(ask, folder, True)
+  for name in query.planned():
+    if name == grokking.STUDY:
+      yield from grokking.make_kept(facts)
+    elif name in SCREENS:
+      if name == SCREENS[0] and all(map(ask.source.is_complete, SCREENS)):
+        runs = [ask.provenance(it) for it in SCREENS]
+        text = markdown("extended_screen.md", facts | {"runs": runs})
+        yield name, Page(text, {})
+    elif ask.source.is_complete(name):
+      study, found = ask.source.study(name), ask.source.results(name)
+      if any(len(found.seeds(pair)) > 1 for pair in query.pairs(study)):
+        yield name, make_study(ask, name, folder)
+
+
+# What the command line writes.
+
+
+def write(output: pathlib.Path | None = None) -> Iterator[pathlib.Path]:
+  """Writes pages as Markdown, with their pictures.
+
+  Args:
+    output: folder for the pages of the studies. By default, the answer and the
+      replication are written beside the rows that are kept, and blocks of other
+      files are made again.
+
+  Yields:
+    The paths of what is written.
+  """
+  ask = Comparisons(Source())
+  folder = output or kept.FOLDER
+  folder.mkdir(parents=True, exist_ok=True)
+  make = make_all if output else make_kept
+  for name, page in make(ask, folder.resolve()):
+    page.write_markdown(folder / f"{name}.md")
+    yield folder / f"{name}.md"
+  for name in () if output else WITH_BLOCKS:
+    text = fill(ROOT / name, ask)
+    if text != (ROOT / name).read_text("utf-8"):
+      with files.replacing(ROOT / name) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+      yield ROOT / name
+
+
+def write_study(folder: pathlib.Path) -> str:
+  """Writes a study's page, `report.html`, into its folder.
+
+  Returns:
+    What it says, as plain text.
+  """
+  study, found = query.load(folder)
+  ask = Comparisons(Source({study.name: (study, found)}))
+  path = folder / "report.html"
+  make_study(ask, study.name, folder.resolve()).write_html(path)
+  facts = context(ask, folder, True) | {
+    "tested": ask.tested(study.name),
+    "means": ask.means(study.name, study.method_names),
+  }
+  said = (markdown(name, facts) for name in ("summary.md", "methods.md"))
+  return "\n\n".join([*said, f"The page: {path}"])
+
+
+def write_grokking(
+  output: pathlib.Path, rows: grokking.Rows, recipe: Any
+) -> str:
+  """Writes the page of grokking. Returns its verdict, and where it is."""
+  facts = context(Comparisons(Source()), output, True)
+  return grokking.write(output, rows, recipe, facts)
+
+
+def show(folder: pathlib.Path) -> str:
+  """Returns a table of means over seeds, by method, epoch and images."""
+  study, found = query.load(folder)
+  ask = Comparisons(Source({study.name: (study, found)}))
+  kinds: dict[tuple[str, int, str], list[dict[str, float]]] = {}
+  diverged = []
+  for (method, seed, epoch, images), row in found.rows.items():
+    if images == "diverged":
+      diverged.append(f"{method}, seed {seed}: diverged in epoch {epoch}")
+    else:
+      kinds.setdefault((method, epoch, images), []).append(row["metrics"])
+  names = ("top1", "loss", "ece", "brier", "max_logit", "weight_norm")
+  width = max((len(method) for method, _, _ in kinds), default=0)
+  head = f"{'':{width}} {'epoch':>5} {'dataset':18} {'runs':>4}"
+  lines = [*diverged, head + "".join(f" {name:>11}" for name in names)]
+  for (method, epoch, images), runs in kinds.items():
+    line = f"{method:{width}} {epoch:>5} {images:18} {len(runs):>4}"
+    for name in names:
+      value = np.array([run.get(name) for run in runs], float).mean()
+      line += f" {value:11.4g}" if np.isfinite(value) else " " * 12
+    lines.append(line)
+  try:
+    facts = context(ask, folder, True) | {"tested": ask.tested(study.name)}
+    lines += ["", "The test set after the last epoch:", ""]
+    lines.append(markdown("summary.md", facts))
+  except RowsError:  # if there is nothing to compare yet
+    pass
+  return "\n".join(lines)

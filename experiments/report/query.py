@@ -1,0 +1,345 @@
+"""Asks rows: a number of each seed, by study, method and outcome.
+
+The rest of the report sees rows only through :class:`Results`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+import pathlib
+import re
+import tomllib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments import config, datasets, registry
+from experiments.config import Study
+from experiments.rows import Missing, RowsError, kept
+from experiments.rows import read as read_rows
+
+PLAN = pathlib.Path(__file__).parents[1] / "PLAN.md"
+PAIR = ("sgd", "orthograd")
+Pair = tuple[str, str]
+
+LABELS = tomllib.loads(
+  pathlib.Path(__file__).with_name("labels.toml").read_text("utf-8")
+)
+METRICS: dict[str, str] = LABELS["metrics"]
+POOLS: dict[str, dict[str, Any]] = LABELS["pools"]
+NAMES: dict[str, str] = {
+  **{name: part.label for name, part in registry.OPTIMIZERS.items()},
+  **{name: part.label for name, part in registry.LOSSES.items()},
+  **LABELS["methods"],
+  **LABELS["parts"],
+}
+
+
+def method_name(method: str) -> str:
+  """Returns the label of a method, by its name in rows.
+
+  Examples:
+    >>> print(method_name("orthograd"), method_name("orthograd_mixup"))
+    ⊥Grad ⊥Grad, mixup
+    >>> print(method_name("label_smoothing"), method_name("decay_0.002"))
+    label smoothing SGD, decay 2e-3
+    >>> print(method_name("orthograd_cosine_head"))
+    ⊥Grad on the head, cosine
+    >>> print(method_name("orthograd_sam ensemble of 5"))
+    ⊥Grad, SAM, ensemble of 5
+  """
+  method, size = config.split_ensemble(method)
+  if size:
+    return f"{method_name(method)}, ensemble of {size}"
+  if method in NAMES:
+    return NAMES[method]
+  plain = method.removeprefix("orthograd_")
+  if re.fullmatch(r"decay_[\d.e-]+", plain):
+    words = f"decay {power(float(plain.removeprefix('decay_')))}"
+    return f"SGD, {words}" if plain == method else f"⊥Grad, {words}"
+  part = plain.removeprefix("cosine_")
+  if part in LABELS["parts"]:
+    tail = "" if part == plain else ", cosine"
+    return f"⊥Grad on {LABELS['parts'][part]}{tail}"
+  words = NAMES.get(plain, plain.replace("_", " "))
+  return words if plain == method else f"⊥Grad, {words}"
+
+
+def power(value: float) -> str:
+  """Formats a weight decay with one digit.
+
+  Examples:
+    >>> print(power(0.0001), power(0.0))
+    1e-4 0
+  """
+  return f"{value:.0e}".replace("e-0", "e-") if value else "0"
+
+
+class Outcome(NamedTuple):
+  """A number of each run.
+
+  Attributes:
+    label: name in tables.
+    metric: name in rows.
+    part: part of the rows: "metrics" or, after temperature scaling, "scaled"
+      and the like.
+    images: set of images, or a name that :func:`sets` knows.
+    sign: 1 if lower is better, -1 if higher is.
+    tested: whether the plan tests it in every study.
+  """
+
+  label: str
+  metric: str
+  part: str = "metrics"
+  images: str = "clean"
+  sign: int = 1
+  tested: bool = True
+
+
+OUTCOMES = {name: Outcome(**it) for name, it in LABELS["outcomes"].items()}
+
+
+def outcome(it: str | Outcome, images: str = "", part: str = "") -> Outcome:
+  """Returns an outcome by its name or by that of a metric.
+
+  Args:
+    it: the outcome or a name.
+    images, part: replacements for the outcome's own.
+  """
+  if isinstance(it, str):
+    it = OUTCOMES.get(it) or Outcome(METRICS.get(it, it), it)
+  changes = {"images": images, "part": part}
+  return it._replace(**{k: v for k, v in changes.items() if v})
+
+
+def sets(name: str) -> tuple[str, ...]:
+  """Returns the sets of images in rows behind a name.
+
+  Examples:
+    >>> sets("clean"), len(sets("corrupted")), sets("fog")[0]
+    (('clean',), 75, 'fog/1')
+    >>> sets("severity 0"), sets("severity 2")[0]
+    (('clean',), 'gaussian_noise/2')
+  """
+  names, severities = datasets.CORRUPTIONS, range(1, 6)
+  if name in datasets.ALL_CORRUPTIONS:
+    names = (name,)
+  elif name == "extra":
+    names = datasets.EXTRA_CORRUPTIONS
+  elif match := re.fullmatch(r"severity (\d)", name):
+    severities = [int(match[1])]
+    if severities == [0]:
+      return ("clean",)
+  elif name != "corrupted":
+    return (name,)
+  return tuple(f"{it}/{severity}" for it in names for severity in severities)
+
+
+class Results:
+  """Rows of one recipe.
+
+  Attributes:
+    epochs: epochs of training. Methods use the last epoch by default.
+    rows: the rows by method, seed, epoch and set of images.
+  """
+
+  def __init__(
+    self, rows: Iterable[dict[str, Any]], recipe: config.Config
+  ) -> None:
+    self.epochs = recipe.epochs
+    self.rows = {
+      (row["method"], row["seed"], row["epoch"], row["dataset"]): row
+      for row in rows
+      if row["config_hash"] == recipe.hash
+    }
+    self._seeds = sorted({seed for _, seed, _, _ in self.rows})
+    self._images = {images for *_, images in self.rows}
+
+  def sets(self, images: str) -> tuple[str, ...]:
+    # Rows of former runs have means over sets, under the names of these.
+    return (images,) if images in self._images else sets(images)
+
+  def has(
+    self, methods: Iterable[str], seed: int, images: str, epochs: Sequence[int]
+  ) -> bool:
+    """Returns whether a seed has rows of all these."""
+    return all(
+      (method, seed, epoch, name) in self.rows
+      for method in methods
+      for epoch in epochs
+      for name in self.sets(images)
+    )
+
+  def seeds(
+    self,
+    methods: Iterable[str],
+    images: str = "clean",
+    epochs: Sequence[int] = (),
+  ) -> list[int]:
+    """Returns the seeds that have rows of all these, by default of the end."""
+    methods, epochs = list(methods), epochs or [self.epochs]
+    return [s for s in self._seeds if self.has(methods, s, images, epochs)]
+
+  def evaluated(
+    self, methods: Sequence[str], seeds: Iterable[int], images: str = "clean"
+  ) -> list[int]:
+    """Returns the epochs after which all of these runs were evaluated."""
+    return [
+      epoch
+      for epoch in sorted({epoch for _, _, epoch, _ in self.rows})
+      if all(self.has(methods, seed, images, [epoch]) for seed in seeds)
+    ]
+
+  def get(
+    self, method: str, seed: int, images: str = "clean", epoch: int = 0
+  ) -> list[dict[str, Any]]:
+    """Returns the rows of a run after an epoch, one for each set of images."""
+    epoch = epoch or self.epochs
+    return [self.rows[method, seed, epoch, it] for it in self.sets(images)]
+
+  def measured(
+    self, methods: Iterable[str], it: str | Outcome, least: int = 2
+  ) -> bool:
+    """Returns whether at least so many seeds have the outcome for all."""
+    it, methods = outcome(it), list(methods)
+    seeds = self.seeds(methods, it.images)
+    return len(seeds) >= least and all(
+      row.get(it.part, {}).get(it.metric) is not None
+      for method in methods
+      for seed in seeds
+      for row in self.get(method, seed, it.images)
+    )
+
+  def values(
+    self,
+    method: str,
+    it: str | Outcome = "scaled_loss",
+    seeds: Sequence[int] | None = None,
+    epoch: int | Sequence[int] = 0,
+    images: str = "",
+    part: str = "",
+  ) -> np.ndarray:
+    """Returns the outcome of each seed, a mean over images and epochs.
+
+    Args:
+      method: name of the method in rows.
+      it: the outcome, or its name.
+      seeds: seeds of the runs; by default all that have the outcome.
+      epoch: one epoch, or several to average over; by default the last.
+      images, part: as for :func:`outcome`.
+    """
+    it = outcome(it, images, part)
+    epochs = epoch if isinstance(epoch, Sequence) else [epoch]
+    if seeds is None:
+      ends = [one or self.epochs for one in epochs]
+      seeds = self.seeds([method], it.images, ends)
+    each = [
+      [
+        [row[it.part][it.metric] for row in self.get(method, s, it.images, one)]
+        for one in epochs
+      ]
+      for s in seeds
+    ]
+    return np.array(each, float).mean(axis=(1, 2))
+
+  def over_epochs(
+    self,
+    method: str,
+    it: str | Outcome,
+    seeds: Sequence[int],
+    epochs: Sequence[int],
+    images: str = "",
+  ) -> np.ndarray:
+    """Returns an outcome of shape (seeds, epochs)."""
+    columns = [self.values(method, it, seeds, e, images) for e in epochs]
+    return np.stack(columns, axis=1)
+
+  def at_best(
+    self,
+    method: str,
+    it: str | Outcome,
+    seeds: Sequence[int],
+    epochs: Sequence[int],
+  ) -> np.ndarray:
+    """Returns an outcome at each run's epoch of the highest test accuracy."""
+    top1, its = (
+      self.over_epochs(method, metric, seeds, epochs) for metric in ("top1", it)
+    )
+    return its[np.arange(len(seeds)), np.argmax(top1, axis=1)]
+
+
+class Source:
+  """Studies and their results: those that are kept, or one of a folder.
+
+  Args:
+    own: a study with its results, used in place of kept ones of its name.
+  """
+
+  def __init__(self, own: Mapping[str, tuple[Study, Results]] | None = None):
+    self._own = dict(own or {})
+    self._kept: dict[Any, Results] = {}
+
+  def study(self, name: str) -> Study:
+    """Returns a study, or the one whose recipe a pool has."""
+    if name in self._own:
+      return self._own[name][0]
+    return config.load_study(POOLS[name]["study"] if name in POOLS else name)
+
+  def results(self, name: str) -> Results:
+    """Returns the results of a study or pool."""
+    if name in self._own:
+      return self._own[name][1]
+    study = self.study(name)
+    its = POOLS[name]["files"] if name in POOLS else kept.sharing(study)
+    files = tuple(its)
+    key = files, study.config.hash
+    if key not in self._kept:
+      rows = kept.load(files)
+      self._kept[key] = Results(rows, study.config)
+    return self._kept[key]
+
+  def is_planned(self, name: str) -> bool:
+    """Returns whether PLAN.md plans the study with just these settings."""
+    return name in planned() and config.own_study(name) == self.study(name)
+
+  def is_complete(self, name: str) -> bool:
+    """Returns whether every run has rows of all images, or diverged."""
+    study, found = self.study(name), self.results(name)
+    keys = {(study.config.hash, *key) for key in found.rows}
+    return not any(map(Missing(study, keys), study.runs))
+
+
+def load(folder: pathlib.Path) -> tuple[Study, Results]:
+  """Returns the study of a folder, and its results."""
+  study = config.load_settings(folder)
+  found = Results(read_rows(folder / "rows.jsonl"), study.config)
+  if not found.rows:
+    raise RowsError(
+      f"{folder / 'rows.jsonl'} has no rows of that study: `python -m "
+      f"experiments resume {folder}` makes them."
+    )
+  return study, found
+
+
+def pairs(study: Study) -> list[Pair]:
+  """Returns what a study compares: its pairs, or its first two methods."""
+  first = tuple(study.method_names[:2])
+  return list(study.pairs or ([(first[0], first[1])] if first[1:] else []))
+
+
+def diverged(study: Study, found: Results) -> dict[str, list[int]]:
+  """Returns the seeds of each method that diverged."""
+  seeds: dict[str, list[int]] = {}
+  for name, seed, _, images in sorted(found.rows):
+    if images == "diverged" and name in study.method_names:
+      seeds.setdefault(name, []).append(seed)
+  return seeds
+
+
+def planned() -> dict[str, str]:
+  """Returns the link within PLAN.md of each study that has a section there."""
+  known, links = config.study_names(), {}
+  for heading in re.findall(r"^## (\d.*)$", PLAN.read_text("utf-8"), re.M):
+    anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+    for name in re.findall(r"`(\w+)`", heading):
+      if name in known or name == "grokking":
+        links[name] = f"#{anchor}"
+  return links

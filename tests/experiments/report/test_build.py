@@ -1,0 +1,421 @@
+"""The pages: current, and true to the rows, which are read here anew."""
+
+import dataclasses
+import html
+import json
+import re
+import types
+
+import numpy as np
+import pytest
+from reading import by_metric, change_text, check_comparison, paired, tables
+from reading import corrupted as hard_sets
+
+from experiments import __main__ as command
+from experiments import datasets, report, rows
+from experiments.report import build, query
+from experiments.report.compare import Comparisons
+from experiments.report.query import LABELS, Results, Source
+from experiments.report.render import PAPER
+from experiments.rows import RowsError, kept
+from experiments.studies import extended, schedules, table1, wide
+
+ROOT = build.ROOT
+
+
+@pytest.fixture(scope="module")
+def pages(ask):
+  return dict(build.make_kept(ask, kept.FOLDER))
+
+
+def test_kept_pages_are_current(pages, ask):
+  advice = "run `python -m experiments report`"
+  shown = set()
+  for name, page in pages.items():
+    path = kept.FOLDER / f"{name}.md"
+    assert path.read_text("utf-8") == page.markdown + "\n", advice
+    shown |= set(re.findall(r"\]\(([^/)]*?\.png)\)", page.markdown))
+  drawn = {f"{name}.png" for name in pages["README"].drawings}
+  assert shown == drawn  # every picture that can be drawn is shown
+  rows_of = {path.name for path in kept.FOLDER.glob("*.jsonl.gz")}
+  there = {path.name for path in kept.FOLDER.glob("[!.]*")}
+  kept_pages = {f"{name}.md" for name in pages}
+  assert there == kept_pages | shown | rows_of | {"SHA256SUMS"}
+
+
+@pytest.mark.parametrize("name", build.WITH_BLOCKS)
+def test_blocks_are_current(name, ask):
+  text = (ROOT / name).read_text("utf-8")
+  assert "<!-- from rows: " in text
+  assert build.fill(ROOT / name, ask) == text, "python -m experiments report"
+
+
+def headings(text):
+  """As GitHub names them in links."""
+  titles = re.findall(r"^#+ (.*)$", text, re.M)
+  plain = (re.sub(r"[^\w\- ]", "", title.lower()) for title in titles)
+  return {title.replace(" ", "-") for title in plain}
+
+
+def check_links(text, folder, others=()):
+  for link in re.findall(r"\[[^]]*\]\((?!http)(.*?)\)", text):
+    file, _, anchor = link.partition("#")
+    if file in others or file.endswith(".png"):
+      continue
+    target = folder / file if file else None
+    assert target is None or target.exists(), link
+    if anchor:
+      its = target.read_text("utf-8") if target else text
+      assert anchor in headings(its), link
+
+
+@pytest.mark.parametrize(
+  "name",
+  ["README", "replication", "replication_appendix", *build.WITH_BLOCKS],
+)
+def test_links_lead_somewhere(name):
+  path = ROOT / name if name.endswith(".md") else kept.FOLDER / f"{name}.md"
+  check_links(path.read_text("utf-8"), path.parent)
+
+
+# The answer.
+
+
+def lines_of_the_answer(page):
+  ((_, *lines),) = [
+    [row for row in block.splitlines() if row.startswith("| ")]
+    for block in page.markdown.split("\n\n")
+    if block.startswith("| ⊥Grad minus")
+  ]
+  cells = [[x.strip() for x in line[2:-2].split(" | ")] for line in lines]
+  return {re.sub(r"\[(.*)\]\(.*", r"\1", it[0]): it[1:] for it in cells}
+
+
+def test_the_answer_fits_a_screen(pages):
+  text = pages["README"].markdown
+  prose = [it for it in text.split("\n\n") if not it.startswith("|")]
+  words = re.sub(r"\]\([^)]*\)", "]", " ".join(prose))
+  assert len(words.split()) <= 200
+  assert text.count("![") == 1 and text.count("\n|---|") == 1
+
+
+def test_the_table_of_the_answer(pages, runs):
+  """Every difference of the answer, by NumPy and from the rows."""
+  lines = lines_of_the_answer(pages["README"])
+  assert list(lines) == list(LABELS["situations"])
+  for label, (name, *pair) in LABELS["situations"].items():
+    study = query.config.load_study(
+      query.POOLS.get(name, {}).get("study", name)
+    )
+    files = query.POOLS.get(name, {}).get("files") or kept.sharing(study)
+    found, it = runs(*files), types.SimpleNamespace(STUDY=study)
+    seeds = sorted(
+      {key[2] for key in found.rows if key[0] == study.config.hash}
+    )
+    has = lambda seed, found=found, study=study, pair=pair: all(
+      (study.config.hash, method, seed, study.config.epochs, "clean")
+      in found.rows
+      for method in pair
+    )
+    seeds = [seed for seed in seeds if has(seed)]
+    cells = lines[label]
+    assert cells[4] == str(len(seeds)), label
+    for cell, metric, part in zip(
+      cells[:4],
+      ("loss", "ece", "loss", "ece"),
+      ("metrics", "metrics", "scaled_half", "scaled_half"),
+      strict=True,
+    ):
+      a, b = found(it, metric, seeds, part=part, pair=pair)
+      change, *_, p = paired(a, b)
+      digits = 3 if metric == "loss" else 4
+      assert cell.rstrip("*") == f"{change:+.{digits}f}", label
+      assert p < 0.05 or not cell.endswith("*")  # adjusting adds no star
+
+
+def test_the_words_of_the_answer_follow_from_the_table(pages):
+  for label, cells in lines_of_the_answer(pages["README"]).items():
+    loss, ece, after, _, _, use = cells
+    sign = lambda it: it.endswith("*") * (1 if it[0] == "+" else -1)
+    assert ("with T" in use.split("; ")) == (sign(after) < 0), label
+    helps = sign(loss) < 0 or sign(ece) < 0
+    assert ("without T" in use) == helps, label
+    assert (use == "no") == (not helps and sign(after) >= 0), label
+    if sign(loss) < 0 < sign(ece):
+      assert "for the loss" in use
+    if sign(loss) >= 0 > sign(ece):
+      assert "for ECE" in use
+
+
+def test_the_sentences_of_the_answer(pages, runs):
+  text = " ".join(pages["README"].markdown.split())
+  found = runs("schedules", "ensembles")
+  pair, seeds = ("cosine", "orthograd_cosine"), [*range(100, 110)]
+  seeds += range(300, 325)
+  after = found(schedules, "loss", seeds, part="scaled_half", pair=pair)
+  change, low, high, p = paired(*after)
+  assert p < 0.05 and 0 < low < high < 0.03 * np.mean(after[0])
+  assert f"harms, but by less than matters: loss {change:+.3f} (" in text
+  assert round(p, 3) == 0.002 and f"{change:.4f}" == "0.0075"
+  a, b = found(schedules, "loss", seeds, pair=pair)
+  assert f"falls from {a.mean():.3f} to {b.mean():.3f}" in text
+  rates = runs("pilot_rates").rows.values()
+  mean = lambda method: np.mean(
+    [row["metrics"]["loss"] for row in rows_of(rates, method)]
+  )
+  rise = mean("orthograd_sgd_0.03") - mean("sgd_0.03")
+  assert f"but rises by {rise:.3f} at rate 0.03" in text
+  pilots = runs("pilot_optimizers").rows.values()
+  value = lambda method, metric: np.mean(
+    [row["metrics"][metric] for row in rows_of(pilots, method)]
+  )
+  both = {row["method"] for row in pilots if "orthograd" not in row["method"]}
+  both = [it for it in both if rows_of(pilots, f"orthograd_{it}")]
+  signs = {
+    it: {
+      np.sign(value(f"orthograd_{it}", metric) - value(it, metric))
+      for metric in ("loss", "ece")
+    }
+    for it in both
+  }
+  weak = {
+    it
+    for it in both
+    if it.endswith(("_0.05",))
+    or it == "lion_0.0001_0.5"
+    or it == "lion_0.0003_0.5"
+  }
+  assert len(weak) == len(both) - len(weak) == 6
+  assert all(signs[it] == ({-1} if it in weak else {1}) for it in both)
+  assert (
+    "in 6 of 6 pilots with weak" in text and "in 6 of 6 with strong" in text
+  )
+
+
+def rows_of(found, method):
+  return [
+    row
+    for row in found
+    if row["method"] == method and row["dataset"] == "clean"
+  ]
+
+
+# The replication.
+
+
+REPLICATED = ("table1", "confirmation", "corruption", "renormalization")
+
+
+@pytest.mark.parametrize(
+  ("title", "study", "files", "seeds", "metrics"),
+  [
+    ("Table 1", table1, REPLICATED, range(40), 12),
+    ("WRN-28-10, 100", wide, ("wide", "wide_confirmation"), range(10), 9),
+  ],
+)
+def test_beside_the_paper(pages, runs, title, study, files, seeds, metrics):
+  lines = by_metric(tables(pages["replication"], title)[0])
+  assert len(lines) == metrics
+  found = runs(*files)
+  names = [*lines]
+  family = {it: found(study, it, seeds) for it in LABELS["metrics"]}
+  if metrics == 12:
+    check_comparison(lines, family)
+  else:
+    check_comparison(lines, {it: family[it] for it in names}, family)
+  for metric, cells in lines.items():
+    theirs = PAPER["table_1" if metrics == 12 else "wide"][metric]
+    assert cells["paper"] == f"{theirs['sgd']} / {theirs['orthograd']}"
+
+
+def test_under_corruption(pages, runs):
+  found = runs("corruption", "corruption_confirmation")
+  hard = hard_sets(found.rows.values())
+  assert len(hard) == 75
+  lines = by_metric(tables(pages["replication"], "CIFAR-10-C: ResNet-18")[0])
+  values = {it: found(table1, it, range(40), hard) for it in lines}
+  check_comparison(lines, values)
+
+
+def test_first_lines_of_the_replication(pages, runs):
+  text = pages["replication"].markdown.partition("\n## ")[0]
+  found = runs(*REPLICATED, "wide", "wide_confirmation", "extended")
+  for words, digits, *of in (
+    ("max logit {},", 2, table1, "max_logit", range(40)),
+    ("a slightly lower loss, {},", 3, table1, "loss", range(40)),
+    ("ECE, {}, at", 4, table1, "ece", range(40)),
+  ):
+    change = change_text(*found(*of), f"{0:.{digits}f}", star=False)
+    assert words.format(change) in text
+  for words, digits, *of in (
+    ("scaling**: loss {}.", 3, table1, "loss", range(40)),
+    ("*worse* after scaling: loss {}", 3, wide, "loss", range(10)),
+    ("ECE is worse after scaling, too, {}", 4, extended, "ece", range(5)),
+  ):
+    values = found(*of, part="scaled_half")
+    change = change_text(*values, f"{0:.{digits}f}", star=False)
+    assert words.format(change) in text
+
+
+# Pages of studies.
+
+
+def made(seeds=6):
+  """Rows of a study with two pairs: the second is lower by 0.1, or equal."""
+  noise = np.random.default_rng(0).normal(scale=0.002, size=(seeds, 5))
+  losses = {"sgd": 0.8, "orthograd": 0.7} | dict.fromkeys(
+    ("cosine", "orthograd_cosine"), 0.6
+  )
+  sets = [f"{x}/{i}" for x in datasets.CORRUPTIONS for i in range(1, 6)]
+  for seed in range(seeds):
+    for i, (name, loss) in enumerate(losses.items()):
+      loss += 0.05 * seed + float(noise[seed, i])
+      metrics = dict.fromkeys(
+        ("loss", "ece", "brier", "wrong_confidence"), loss
+      )
+      for dataset in ("train", "clean", *sets):
+        yield {
+          "study": "schedules",
+          "method": name,
+          "seed": 100 + seed,
+          "epoch": 100,
+          "dataset": dataset,
+          "metrics": metrics | {"top1": 80.0 + float(noise[seed, i])},
+          "scaled_half": {"loss": loss},
+          "scaled_clean": {"loss": 2 * loss},
+          "bins": {k: [0.5] * 10 for k in ("count", "confidence", "accuracy")},
+          "config_hash": schedules.STUDY.config.hash,
+          "time": "2026-11-17T00:00:00",
+          "wall_time": 60.0,
+          "device": "1 × H200",
+          "versions": {"jax": "0.0"},
+          "precision": "bfloat16",
+          "commit": "abc",
+        }
+
+
+def page_of(its, study=schedules.STUDY):
+  found = Results(its, study.config)
+  ask = Comparisons(Source({study.name: (study, found)}))
+  return build.make_study(ask, study.name, ROOT / "docs" / "studies")
+
+
+def test_page_of_a_planned_study():
+  page = page_of(made(seeds=10))
+  text = page.markdown
+  assert "**If you fit a temperature, you don’t need it.**" in text
+  rows = [
+    line for line in text.splitlines() if line.startswith("| ⊥Grad − SGD")
+  ]
+  assert rows[0].endswith("| helps |") and "-0.1" in rows[0]
+  assert set(page.figures) == {
+    "schedules_differences",
+    "schedules_reliability",
+  }
+  after_t, without = page.figures["schedules_differences"].axes
+  assert "loss after T, nats" in after_t.get_xlabel()
+  assert "loss without T, nats" in without.get_xlabel()
+  assert "1-schedules" in text  # a link to the plan, not a copy
+  assert "**Question.**" not in text
+
+
+def test_only_what_is_planned_has_the_plan():
+  changed = schedules.STUDY.override(["methods=sgd,orthograd"])
+  text = page_of(made(), changed).markdown
+  assert "don’t need it" not in text and "PLAN.md" not in text
+  assert "**⊥Grad lowers ECE from 0.92" in text
+  assert "accuracy does not change.**" in text
+  assert "run schedules --set methods=sgd,orthograd`: " in text
+  assert "| on the test set | SGD → ⊥Grad | difference |" in text
+
+
+def test_ensembles_are_not_called_seeds():
+  its = [
+    row
+    if row["seed"] > 100
+    else row | {"method": f"{row['method']} ensemble of 5"}
+    for row in made()
+  ]
+  text = page_of(its).markdown.partition("## Ensembles")[2]
+  assert "Described, not tested." in text
+  assert "| ⊥Grad, cosine, ensemble of 5 | 1 | 0.60" in text
+
+
+def write_named(folder, name, change=lambda row: row):
+  """Writes a folder of a study with a name, with two epochs of its rows."""
+  it = dataclasses.replace(schedules.STUDY, name=name, evaluate_every=50)
+  folder.mkdir()
+  (folder / "study.json").write_text(json.dumps(dataclasses.asdict(it)))
+  rows.write(
+    folder / "rows.jsonl",
+    [
+      change(row | {"study": name, "epoch": epoch})
+      for row in made(seeds=2)
+      if "/" not in row["dataset"]
+      for epoch in (50, 100)
+    ],
+  )
+  return folder
+
+
+@pytest.mark.parametrize("name", ["a](b)% <b>|$x$ größe"])
+def test_names_of_studies(tmp_path, name):
+  """Pictures are found, whatever Markdown makes of a name in a link."""
+  folder = write_named(tmp_path / "study", name)
+  report.write_study(folder)
+  page = (folder / "report.html").read_text("utf-8")
+  assert page.count("<svg") == page.count("<figcaption>") == 3
+  assert f"<title>{html.escape(name)}" in page and "<b>" not in page
+  assert not re.findall(r'(?:src|href)="(?!#)', page)  # needs no other file
+  assert "⊥Grad" in report.show(folder)
+
+
+@pytest.mark.parametrize(
+  "part", [pytest.param("metrics", marks=pytest.mark.slow), "scaled_half"]
+)
+def test_null_numbers(tmp_path, part):
+  """Rows have null for a number that is not finite; it is left out."""
+
+  def change(row):
+    first = row["method"] == "sgd" and row["seed"] == 100
+    return row | {part: row[part] | {"loss": None}} if first else row
+
+  folder = write_named(tmp_path / "study", "nulls", change)
+  text = report.show(folder)
+  assert ("loss after T" in text) == (part != "scaled_half")
+  if part == "scaled_half":
+    with pytest.raises(RowsError, match="each with loss after T"):
+      report.write_study(folder)
+  else:
+    report.write_study(folder)
+
+
+def test_a_diverged_run_is_named(tmp_path):
+  change = lambda row: (
+    row | {"dataset": "diverged", "metrics": {}, "epoch": 7}
+    if (row["method"], row["seed"], row["dataset"]) == ("sgd", 100, "train")
+    and row["epoch"] == 50
+    else row
+  )
+  folder = write_named(tmp_path / "study", "lost", change)
+  assert "sgd, seed 100: diverged in epoch 7" in report.show(folder)
+  report.write_study(folder)
+  page = (folder / "report.html").read_text("utf-8")
+  assert "<strong>Diverged</strong>" in page
+
+
+@pytest.mark.slow
+def test_pages_of_all_studies(tmp_path, capsys, monkeypatch):
+  folder = tmp_path / "new"
+  arguments = ["experiments", "report", "--output", str(folder)]
+  monkeypatch.setattr("sys.argv", arguments)
+  command.main()
+  said = capsys.readouterr().out
+  written = {path.name for path in folder.glob("*.md")}
+  assert len(written) >= 16 and "grokking.md" in written
+  for name in written:
+    assert f"Wrote {folder / name}.\n" in said
+    text = (folder / name).read_text("utf-8")
+    check_links(text, folder, written)
+    for picture in re.findall(r"\]\(([^/)]*?\.png)\)", text):
+      assert (folder / picture).stat().st_size > 5_000
