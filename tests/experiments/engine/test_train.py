@@ -10,8 +10,8 @@ import pytest
 import tiny
 
 from experiments import datasets, registry
-from experiments.config import SGD, Config
-from experiments.engine import evaluate, memory, models, train
+from experiments.config import Config
+from experiments.engine import evaluate, models, train
 from orthograd_optax import calibration, orthograd_sgd
 
 SAMPLE = datasets.load_sample()
@@ -302,49 +302,6 @@ def test_clean_temperature_and_ensembles(trained):
   np.testing.assert_allclose(
     jnp.exp(found.logits[4]), (p[0] + p[2]) / 2, rtol=1e-4, atol=1e-6
   )
-
-
-def test_sets_of_images():
-  clean, labels = evaluate.images_of("clean", SAMPLE)
-  np.testing.assert_array_equal(clean, SAMPLE.test_images)
-  first, _ = evaluate.images_of("gaussian_noise/3", SAMPLE)
-  again, _ = evaluate.images_of("gaussian_noise/3", SAMPLE)
-  other, _ = evaluate.images_of("gaussian_noise/4", SAMPLE)
-  np.testing.assert_array_equal(first, again)
-  assert not np.array_equal(first, other) and len(labels) == 1000
-  with pytest.raises(ValueError, match="severity is 7"):
-    evaluate.images_of("fog/7", SAMPLE)
-
-
-def test_memory(monkeypatch):
-  """It grows with the network, the batch and what is kept of it."""
-  size = lambda config, way: memory.bytes_per_run(config, SGD, way)
-  config = Config()
-  larger = dataclasses.replace(config, batch_size=128)
-  assert 1.5 < size(larger, "patches") / size(config, "patches") < 2
-  assert size(config, "patches") > size(config, "mixed")
-  assert size(config, "mixed") > size(config, "pallas")
-  assert size(config, "pallas") > size(config, "grouped")
-  assert size(config, "sequential") > 4 * 11_173_962 * 4
-  wide = dataclasses.replace(config, model="wrn28_10")
-  assert size(wide, "unrolled") > 3 * size(config, "unrolled")
-  mesh = train.make_mesh(2)
-  fit = lambda config, *rest: memory.runs_that_fit(config, SGD, *rest)
-  assert fit(tiny.CONFIG, "patches", mesh) == 4 * 10
-  room = (1 << 30) + 3.5 * size(config, "mixed")
-  monkeypatch.setattr(memory, "device_memory", lambda: room)
-  assert fit(config, "mixed", mesh) == 4 * 3
-  monkeypatch.setattr(memory, "device_memory", lambda: 1 << 30)
-  assert fit(config, "mixed", mesh) == 4
-
-
-@pytest.mark.parametrize(
-  ("model", "gflop"), [("resnet18", 3.34), ("wrn28_10", 31.5)]
-)
-def test_products(model, gflop):
-  """Of a training step of an image: three passes, two operations each."""
-  products = memory.products_per_image(Config(model=model))
-  assert 3 * 2 * products / 1e9 == pytest.approx(gflop, rel=0.005)
 
 
 def test_what_can_not_be():
