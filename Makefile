@@ -19,7 +19,7 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-oldest test-newest test-tpu test-faults lint types bench dist docs clean
+.PHONY: help setup demo test test-slow test-all test-oldest test-newest test-tpu test-cluster test-faults lint types bench dist docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -67,6 +67,9 @@ test-tpu:  ## compile for TPUs, which needs none, on x86-64 Linux
 
 test-faults: setup  ## kill, damage and deceive the experiments, in ten minutes
 	PYTHONPATH=.:tests $(BIN)/python -m faults $(FAULTS)
+
+test-cluster: setup  ## train on a real SLURM, with a node that dies
+	TEST_CLUSTER=1 $(BIN)/python -m pytest -rs tests/cluster
 
 lint: setup  ## check the style
 	$(BIN)/ruff check

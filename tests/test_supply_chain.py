@@ -70,8 +70,8 @@ OPTIONAL = {"libtpu", "sphinx", "torch", "torchvision"}
   [
     ("orthograd_optax", ["plots", "dev"]),  # dev: pandas, to read Parquet
     ("examples", ["examples"]),
-    ("experiments", ["plots", "experiments"]),
-    ("tests", ["plots", "experiments", "reference", "dev"]),
+    ("experiments", ["plots", "experiments", "cluster"]),
+    ("tests", ["plots", "experiments", "cluster", "reference", "dev"]),
   ],
 )
 def test_what_is_imported_is_declared(folder, extras):

@@ -5,6 +5,7 @@ import dataclasses
 import os
 import pathlib
 import shlex
+import signal
 import sys
 from typing import Any
 
@@ -210,6 +211,10 @@ def run(args: argparse.Namespace) -> None:
 
   if args.cluster or args.jobs:
     return _run_jobs(args)
+  if args.share:
+    # SLURM sends it to all processes of a job that it preempts. The job's first
+    # process answers.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
   _prepare_devices(args)
   study, folder = _study(args)
   tuning.check(study)

@@ -7,7 +7,7 @@ import pytest
 from experiments import registry
 from experiments.config import METHODS, SGD, Config, Method, Study
 from experiments.engine import memory, train
-from experiments.report import formats
+from experiments.report import query
 
 PARTS = {
   "base": registry.OPTIMIZERS,
@@ -31,7 +31,7 @@ def test_every_entry(kind, name):
   assert set(part.takes) <= {*vars(method), "hidden"}
   if name != SGD.loss:
     assert getattr(METHODS[name], kind) == name
-    assert formats.method_name(name) == part.label
+    assert query.method_name(name) == part.label
 
 
 @pytest.mark.parametrize(
