@@ -4,12 +4,12 @@ Each method has a :class:`Grid`. All grids have the same number of settings. If
 a method's best setting lies on the edge of its grid, the grids of all methods
 are extended once, each by the same number of settings.
 
-A tuning study trains what :func:`methods_to_try` returns. Another study then
-has the methods that :func:`chosen` returns, from the tuning study's kept rows.
+A :func:`tuning_study` trains the grids. Another study then has the methods that
+:func:`chosen` returns, from the tuning study's kept rows.
 """
 
 import collections
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import itertools
 import math
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.config import METHODS, Method, Study
+from experiments.config import METHODS, Config, Method, Study, load_study
 from experiments.files import UserError
 from experiments.rows import kept
 
@@ -27,6 +27,7 @@ CRITERIA = {
   "scaled_loss": ("scaled_crossed", "loss"),
 }
 UNTUNED = "_untuned"
+FIRST_SEED = 906  # of tuning studies
 Setting = tuple[float, ...]
 # The loss of a method's setting: infinite if it diverged, None if unknown.
 Losses = Callable[[str, Setting], float | None]
@@ -151,29 +152,33 @@ def _at(name: str, grids: Mapping[str, Grid], setting: Setting) -> Method:
   return named(method, **grids[name].named(setting))
 
 
-def methods_to_try(
-  study: str,
+def tuning_study(
+  name: str,
+  config: Config,
   grids: Mapping[str, Grid],
   criterion: str,
   seeds: int = 2,
   more: int = 4,
-) -> tuple[Method, ...]:
-  """The methods of a tuning study, with cosine.
+) -> Study:
+  """The study that trains the grids, with cosine, on held-out images.
 
   Args:
-    study: name of the tuning study. Its kept rows decide about an extension.
+    name: of the study. Its kept rows decide about an extension.
+    config: the recipe.
     grids: by the name of a method in METHODS.
     criterion: one of :data:`CRITERIA`.
-    seeds: number of the tuning study's seeds.
+    seeds: number of seeds.
     more: settings that an extension adds to each method.
   """
-  known = kept_losses(study, seeds, criterion)
+  config = dataclasses.replace(config, evaluate_on="held_out", reserve=False)
+  known = kept_losses(name, config, seeds, criterion)
   losses = lambda name, setting: known.get(_at(name, grids, setting).name)
-  return tuple(
+  methods = tuple(
     _at(name, grids, setting)
     for name, settings in to_try(grids, losses, more).items()
     for setting in settings
   )
+  return Study(name, config, methods, seeds=seeds, first_seed=FIRST_SEED)
 
 
 def chosen(
@@ -190,7 +195,7 @@ def chosen(
     grids: of the methods to choose, by their names in METHODS.
     criterion: one of :data:`CRITERIA`.
   """
-  known = kept_losses(study.name, study.seeds, criterion)
+  known = kept_losses(study.name, study.config, study.seeds, criterion)
   complete = known.keys() >= set(study.method_names)
   end = {"loss": "", "scaled_loss": "_after_t"}[criterion]
   methods = []
@@ -225,14 +230,16 @@ def chosen_twice(
   return (*both[0], *both[1]), pairs
 
 
-def kept_losses(study: str, seeds: int, criterion: str) -> dict[str, float]:
+def kept_losses(
+  study: str, config: Config, seeds: int, criterion: str
+) -> dict[str, float]:
   """The mean loss of each method whose seeds have all been kept.
 
   A run that diverged has an infinite loss.
   """
   part, metric = CRITERIA[criterion]
   values: dict[str, dict[int, float]] = collections.defaultdict(dict)
-  for row in kept.load([study]):
+  for row in _kept_rows(study, config):
     value = row[part][metric] if row["dataset"] == "clean" else None
     if row["dataset"] in ("clean", "diverged"):
       values[row["method"]][row["seed"]] = math.inf if value is None else value
@@ -243,17 +250,22 @@ def kept_losses(study: str, seeds: int, criterion: str) -> dict[str, float]:
   }
 
 
-def temperatures(study: str) -> dict[int, float]:
+def _kept_rows(study: str, config: Config) -> Iterator[dict[str, Any]]:
+  """The kept rows of a study with its recipe: others are of a trial."""
+  rows = kept.load([study])
+  return (row for row in rows if row["config_hash"] == config.hash)
+
+
+def temperatures(study: Study) -> dict[int, float]:
   """The temperature of each subset of images, from a study's kept rows.
 
   It is the geometric mean of the temperatures that the seeds of the subset
   fitted on their own images.
   """
   logs: dict[int, list[float]] = collections.defaultdict(list)
-  size = 1
-  for row in kept.load([study]):
+  size = study.config.seeds_per_subset
+  for row in _kept_rows(study.name, study.config):
     if row["dataset"] == "clean":
-      size = row["config"]["seeds_per_subset"]
       own = row["metrics"]["temperature_own"]
       logs[row["seed"] // size].append(math.log(own))
   return {
@@ -273,8 +285,8 @@ def check(study: Study) -> None:
       "PLAN.md has the order. To try the study out, add --set dataset=sample."
     )
   if source := study.temperatures_of:
-    seeds = {run.seed for run in study.runs} - temperatures(source).keys()
-    if seeds:
+    known = temperatures(load_study(source))
+    if seeds := {run.seed for run in study.runs} - known.keys():
       raise UserError(
         f"{study.name} needs temperatures of seeds "
         f"{', '.join(map(str, sorted(seeds)))} from {source}. Run {source} and "

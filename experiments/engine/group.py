@@ -15,7 +15,7 @@ from jax.experimental import multihost_utils
 import numpy as np
 
 from experiments import datasets, tuning
-from experiments.config import Method, Run, Study, ensemble
+from experiments.config import Method, Run, Study, ensemble, load_study
 from experiments.engine import evaluate, train
 from experiments.engine.checkpoints import Checkpoints, remove_damaged
 from experiments.engine.progress import Eta
@@ -251,7 +251,8 @@ class Group:
   ) -> jax.Array | None:
     """Each run's own temperature (runs,), if the study has them."""
     if self.study.temperatures_of:
-      known = tuning.temperatures(self.study.temperatures_of)
+      source = load_study(self.study.temperatures_of)
+      known = tuning.temperatures(source)
       own = np.array([known[int(s)] for s in train.gather(runs.seed)])
       return train.put(own.astype(np.float32), self.shop.engine.by_run)
     if runs.own is None:

@@ -6,7 +6,7 @@ takes one H200 14 minutes, after `all_images_tuning`. The question, and what
 follows from which answer, is in PLAN.md.
 """
 
-from experiments.config import Config, Study
+from experiments.config import Study
 from experiments.studies import all_images_tuning
 from experiments.tuning import chosen
 
@@ -16,7 +16,7 @@ _sgd, _orthograd, _adamw, _orthograd_adamw = chosen(
 
 STUDY = Study(
   name="all_images",
-  config=Config(reserve=True, per_class=4500, epochs=50),
+  config=all_images_tuning.RECIPE,
   methods=(_sgd, _orthograd, _adamw, _orthograd_adamw),
   pairs=(
     (_sgd.name, _orthograd.name),

@@ -5,8 +5,8 @@
 takes one H200 10 minutes, and 5 more for the extension of the grids.
 """
 
-from experiments.config import Config, Study
-from experiments.tuning import Grid, methods_to_try
+from experiments.config import Config
+from experiments.tuning import Grid, tuning_study
 
 _SGD = {
   "learning_rate": (0.01, 0.03, 0.1, 0.3),
@@ -23,12 +23,7 @@ GRIDS = {
   "orthograd_adamw": Grid(_ADAMW),
 }
 
-STUDY = Study(
-  name="all_images_tuning",
-  config=Config(evaluate_on="held_out", per_class=4500, epochs=50),
-  methods=methods_to_try(
-    "all_images_tuning", GRIDS, "scaled_loss", seeds=1, more=2
-  ),
-  seeds=1,
-  first_seed=906,
+RECIPE = Config(per_class=4500, epochs=50, reserve=True)
+STUDY = tuning_study(
+  "all_images_tuning", RECIPE, GRIDS, "scaled_loss", seeds=1, more=2
 )

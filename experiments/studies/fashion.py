@@ -6,7 +6,7 @@ takes one H200 14 minutes, after `fashion_tuning`. The question, and what
 follows from which answer, is in PLAN.md.
 """
 
-from experiments.config import Config, Study
+from experiments.config import Study
 from experiments.studies import fashion_tuning
 from experiments.tuning import chosen_twice
 
@@ -14,7 +14,7 @@ _methods, _pairs = chosen_twice(fashion_tuning.STUDY, fashion_tuning.GRIDS)
 
 STUDY = Study(
   name="fashion",
-  config=Config(reserve=True, dataset="fashion_mnist", per_class=600),
+  config=fashion_tuning.RECIPE,
   methods=_methods,
   pairs=_pairs,
   seeds=10,

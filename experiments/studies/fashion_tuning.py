@@ -5,16 +5,11 @@
 takes one H200 12 minutes, and 6 more for the extension of the grids.
 """
 
-from experiments.config import Config, Study
+from experiments.config import Config
 from experiments.studies.no_temperature_tuning import GRIDS as ALL
-from experiments.tuning import methods_to_try
+from experiments.tuning import tuning_study
 
 GRIDS = {name: ALL[name] for name in ("sgd", "orthograd", "mixup", "focal")}
 
-STUDY = Study(
-  name="fashion_tuning",
-  config=Config(evaluate_on="held_out", dataset="fashion_mnist", per_class=600),
-  methods=methods_to_try("fashion_tuning", GRIDS, "scaled_loss"),
-  seeds=2,
-  first_seed=906,
-)
+RECIPE = Config(dataset="fashion_mnist", per_class=600, reserve=True)
+STUDY = tuning_study("fashion_tuning", RECIPE, GRIDS, "scaled_loss")

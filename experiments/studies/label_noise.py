@@ -6,7 +6,7 @@ takes one H200 6 minutes, after `label_noise_tuning`. The question, and what
 follows from which answer, is in PLAN.md.
 """
 
-from experiments.config import Config, Study
+from experiments.config import Study
 from experiments.studies import label_noise_tuning
 from experiments.tuning import chosen_twice
 
@@ -16,7 +16,7 @@ _methods, _pairs = chosen_twice(
 
 STUDY = Study(
   name="label_noise",
-  config=Config(reserve=True, label_noise=0.2),
+  config=label_noise_tuning.RECIPE,
   methods=_methods,
   pairs=_pairs,
   seeds=10,

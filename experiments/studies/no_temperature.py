@@ -7,7 +7,7 @@ and what follows from which answer, is in PLAN.md.
 """
 
 from experiments import datasets
-from experiments.config import Config, Study
+from experiments.config import Study
 from experiments.studies import no_temperature_tuning
 from experiments.tuning import chosen
 
@@ -18,7 +18,7 @@ _by_name = dict(zip(no_temperature_tuning.GRIDS, METHODS, strict=True))
 
 STUDY = Study(
   name="no_temperature",
-  config=Config(reserve=True),
+  config=no_temperature_tuning.RECIPE,
   methods=METHODS,
   pairs=tuple(
     (method.name, _by_name["orthograd"].name)

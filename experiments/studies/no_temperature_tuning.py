@@ -6,8 +6,8 @@ takes one H200 about an hour: run it, keep its rows, and run it again with
 `--kept` for the extension of the grids. See PLAN.md, "Choosing".
 """
 
-from experiments.config import Config, Study
-from experiments.tuning import Grid, methods_to_try
+from experiments.config import Config
+from experiments.tuning import Grid, tuning_study
 
 # The first and the last value of each are a step beyond the grid.
 RATES, DECAYS = (0.03, 0.1, 0.3, 1.0), (1e-4, 5e-4, 2e-3, 8e-3)
@@ -37,10 +37,5 @@ GRIDS = {
   "adamw": ADAM_GRID,
 }
 
-STUDY = Study(
-  name="no_temperature_tuning",
-  config=Config(evaluate_on="held_out"),
-  methods=methods_to_try("no_temperature_tuning", GRIDS, "loss"),
-  seeds=2,
-  first_seed=906,
-)
+RECIPE = Config(reserve=True)
+STUDY = tuning_study("no_temperature_tuning", RECIPE, GRIDS, "loss")

@@ -1,5 +1,6 @@
 """The second edition's studies: what PLAN.md promises of them."""
 
+import contextlib
 import dataclasses
 import importlib
 import re
@@ -129,6 +130,74 @@ def test_ensembles_share_their_images():
     assert study.block(seed) == seed // size - study.first_seed // size
 
 
+@pytest.fixture
+def reload_study(request):
+  """Imports a study again, and once more at the end, without patches."""
+  names = []
+
+  def reload(name):
+    names.append(name)
+    module = importlib.import_module(f"experiments.studies.{name}")
+    return importlib.reload(module).STUDY
+
+  patch = pytest.MonkeyPatch()
+  with contextlib.closing(contextlib.ExitStack()) as stack:
+    stack.callback(lambda: [reload(name) for name in dict.fromkeys(names)])
+    stack.callback(patch.undo)
+    yield patch, reload
+
+
+@pytest.mark.parametrize("name", TUNING)
+def test_settings_come_from_kept_rows(name, reload_study):
+  """The grid, its extension and the choice, by rows that are made up."""
+  patch, reload = reload_study
+  rows: list[dict] = []
+  patch.setattr(tuning.kept, "load", lambda names: rows)
+
+  def train(study):
+    """Lower learning rates are better, without T; larger ones after T."""
+    rows[:] = [
+      {
+        "config_hash": study.config.hash,
+        "method": method.name,
+        "seed": run_seed,
+        "dataset": "clean",
+        "metrics": {"loss": method.learning_rate},
+        "scaled_crossed": {"loss": -method.learning_rate},
+      }
+      for method in study.methods
+      for run_seed in seeds(study)
+    ]
+
+  before = reload(f"{name}_tuning")
+  train(before)
+  after = reload(f"{name}_tuning")
+  more = 2 if name == "all_images" else 4
+  grids = importlib.import_module(f"experiments.studies.{name}_tuning").GRIDS
+  assert len(after.methods) == len(before.methods) + more * len(grids)
+  assert set(before.methods) < set(after.methods)
+  waiting = reload(name)
+  assert all(m.name.endswith("_untuned") for m in waiting.methods)
+  train(after)
+  assert reload(f"{name}_tuning") == after
+  chosen = reload(name)
+  assert len(chosen.methods) == len(waiting.methods)
+  tuning.check(chosen)
+  for method in chosen.methods:
+    after_t = method.name.endswith("_after_t")
+    base = method.name.removesuffix("_after_t")
+    rates = [
+      m.learning_rate for m in after.methods if re.match(rf"{base}_\d", m.name)
+    ]
+    best = max(rates) if after_t else min(rates)
+    assert method.learning_rate == best
+    plain = dataclasses.replace(
+      method, name=base, learning_rate=None, weight_decay=None
+    )
+    assert plain.base == config.METHODS[base].base
+    assert plain.loss == config.METHODS[base].loss
+
+
 @pytest.mark.slow
 def test_own_temperatures(tmp_path, monkeypatch):
   """Folds give temperatures, at which another study is then measured."""
@@ -142,9 +211,10 @@ def test_own_temperatures(tmp_path, monkeypatch):
     *("cross_validation", "per_class=8", "calibrate=2", "seeds=5"),
     "first_seed=2000",
   )
-  kept = {"cross_validation": folds}
-  monkeypatch.setattr(tuning.kept, "load", lambda names: kept[names[0]])
-  own = tuning.temperatures("cross_validation")
+  source = config.load_study("cross_validation")
+  kept = [row | {"config_hash": source.config.hash} for row in folds]
+  monkeypatch.setattr(tuning.kept, "load", lambda names: kept)
+  own = tuning.temperatures(source)
   assert own.keys() == {400}
   (row,) = run("cross_validated", "per_class=10", "seeds=1")
   temperature = row["metrics"]["temperature_own"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import pytest
 
 from experiments import tuning
-from experiments.config import Config, Study
+from experiments.config import Config, Study, load_study
 from experiments.files import UserError
 from experiments.tuning import Grid, choose, to_try
 
@@ -93,6 +93,7 @@ SMALL = {
 
 def row(method, seed, loss, scaled=0.0, dataset="clean"):
   its = {"metrics": {"loss": loss}, "scaled_crossed": {"loss": scaled}}
+  its |= {"config_hash": Config(evaluate_on="held_out").hash}
   return {"method": method, "seed": seed, "dataset": dataset} | its
 
 
@@ -104,8 +105,7 @@ def rows(monkeypatch):
 
 
 def study():
-  methods = tuning.methods_to_try("tuning", SMALL, "loss", seeds=2, more=1)
-  return Study(name="tuning", methods=methods, seeds=2)
+  return tuning.tuning_study("tuning", Config(), SMALL, "loss", more=1)
 
 
 def test_study_with_chosen_settings(rows):
@@ -133,6 +133,8 @@ def test_study_with_chosen_settings(rows):
   rows += [row("orthograd_0.1", s, 4.0, 6.0) for s in (0, 1)]
   its = study()
   assert len(its.methods) == 6
+  trial = row("sgd_2", 0, 0.0) | {"config_hash": "of a trial"}
+  rows.append(trial | {"method": "orthograd_2"})
   methods, pairs = tuning.chosen_twice(its, SMALL)
   rates = {method.name: method.learning_rate for method in methods}
   assert rates == {
@@ -156,14 +158,17 @@ def test_refuses_what_is_not_chosen(rows):
 
 
 def test_temperatures(rows):
+  folds = load_study("cross_validation")
+
   def own(seed, value):
-    its = row("sgd", seed, 1.0) | {"config": {"seeds_per_subset": 2}}
+    its = row("sgd", seed, 1.0) | {"config_hash": folds.config.hash}
     return its | {"metrics": {"temperature_own": value}}
 
-  rows += [own(20, 1.0), own(21, 4.0), own(22, 3.0)]
-  assert tuning.temperatures("folds") == {10: pytest.approx(2.0)}
-  its = Study(name="test", seeds=1, first_seed=10, temperatures_of="folds")
+  rows += [own(50 + i, value) for i, value in enumerate((1, 2, 4, 8, 16))]
+  rows += [own(55, 3.0), own(56, 3.0) | {"config_hash": "trial"}]
+  assert tuning.temperatures(folds) == {10: pytest.approx(4.0)}
+  its = Study("test", seeds=1, first_seed=10, temperatures_of=folds.name)
   tuning.check(its)
-  its = dataclasses.replace(its, seeds=2, config=Config())
-  with pytest.raises(UserError, match="seeds 11 from folds.*`keep`"):
+  its = dataclasses.replace(its, seeds=2)
+  with pytest.raises(UserError, match="seeds 11 from cross_val.*`keep`"):
     tuning.check(its)
