@@ -136,14 +136,19 @@ class Config:
     """Steps of an epoch. The last step may have fewer images."""
     return -(-self.images // self.batch_size)
 
-  @functools.cached_property
-  def hash(self) -> str:
+  def settings(self) -> dict[str, Any]:
+    """Returns all settings, except newer ones that have their default."""
     settings = dataclasses.asdict(self)
-    if datasets.npz.is_npz(self.dataset):  # wherever the file is
-      settings["dataset"] = datasets.npz.digest(self.dataset)
     for name in _LATER_SETTINGS:
       if settings[name] == getattr(Config, name):
         del settings[name]
+    return settings
+
+  @functools.cached_property
+  def hash(self) -> str:
+    settings = self.settings()
+    if datasets.npz.is_npz(self.dataset):  # wherever the file is
+      settings["dataset"] = datasets.npz.digest(self.dataset)
     content = json.dumps(settings, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -375,12 +380,8 @@ class Study:
         f"name is {self.name!r} and models_of is {self.models_of!r}, but both "
         "must be names of folders: no slash, and no dot at the start."
       )
-    if self.corruptions and self.config.data.shape != (32, 32, 3):
-      raise ConfigError(
-        f"corruptions is {', '.join(self.corruptions)}, but must be none for "
-        f"{self.config.dataset}: they are defined for colour images of 32 × 32 "
-        f"pixels, and it has shape {self.config.data.shape}."
-      )
+    if self.config.dataset in datasets.DATASETS:
+      self.check_images()
     if not self.methods:
       raise ConfigError("methods is empty, but must name at least one.")
     for method in self.methods:
@@ -400,6 +401,16 @@ class Study:
       )
     if self.share != (1, 1) and not self.runs:
       raise ConfigError(f"share is {self.share}, but has no runs.")
+
+  def check_images(self) -> None:
+    """Raises a ConfigError if the data set's images don't suit the study."""
+    self.config.check_images()
+    if self.corruptions and self.config.data.shape != (32, 32, 3):
+      raise ConfigError(
+        f"corruptions is {', '.join(self.corruptions)}, but must be none for "
+        f"{self.config.dataset}: they are defined for colour images of 32 × 32 "
+        f"pixels, and it has shape {self.config.data.shape}."
+      )
 
   @property
   def method_names(self) -> tuple[str, ...]:

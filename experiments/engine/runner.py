@@ -43,6 +43,16 @@ def run_study(
     The file of rows.
   """
   options, say = options or Options(), say or Progress()
+  study.check_images()
+  config = study.config
+  if options.corrupted and (
+    config.dataset not in ("cifar10", "sample") or config.evaluate_on != "test"
+  ):
+    raise UserError(
+      "--corrupted has the test images of CIFAR-10, but the study has "
+      f"dataset={config.dataset}, evaluate_on={config.evaluate_on}. Leave it "
+      "out: corrupted images are then made."
+    )
   folder = folder.absolute()
   writes = jax.process_index() == 0
   if writes:
@@ -54,15 +64,6 @@ def run_study(
       "folder with --output."
     )
 
-  config = study.config
-  if options.corrupted and (
-    config.dataset not in ("cifar10", "sample") or config.evaluate_on != "test"
-  ):
-    raise UserError(
-      "--corrupted has the test images of CIFAR-10, but the study has "
-      f"dataset={config.dataset}, evaluate_on={config.evaluate_on}. Leave it "
-      "out: corrupted images are then made."
-    )
   mesh = train.make_mesh(options.batch_devices)
   environment()  # now, because the sources may be edited while it trains
   with locked(folder, busy) if writes else contextlib.nullcontext():

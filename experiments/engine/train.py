@@ -198,7 +198,6 @@ def make_model(config: Config, convolutions: str) -> models.ResNet:
 
 def load_dataset(config: Config) -> Images:
   """Loads the images that a run trains on and is evaluated on."""
-  config.check_images()
   images = config.data.load()
   if config.evaluate_on == "test" and not config.reserve:
     return images

@@ -228,7 +228,9 @@ def test_npz(digits):
   with pytest.raises(ConfigError, match=f"must be at most {least}"):
     Config(dataset=str(path), per_class=least + 1)
   with pytest.raises(ConfigError, match="corruptions is fog, but must be none"):
-    Study("x", config, corruptions=("fog",))
+    Study("x", config, corruptions=("fog",)).check_images()
+  with pytest.raises(ConfigError, match="corruptions is fog, but must be none"):
+    Study("x", Config(dataset="mnist"), corruptions=("fog",))
 
 
 def test_npz_identity(digits, tmp_path):
