@@ -6,14 +6,16 @@ Start with :func:`report`: it computes all metrics, with intervals. Use
 :func:`logit_norm`, :func:`mbls`, :func:`smoothed` and
 :func:`stablemax_cross_entropy` are losses to train with.
 
-**Inputs.** Every metric takes logits of shape (examples, classes), of any
-floating dtype, and integer labels of shape (examples,). It returns one number,
-in float32 (float64 for float64 logits). If you have probabilities, pass
-``from_probabilities(probabilities)``. For two classes, you may pass the logit
-of the second class alone, of shape (examples,) or (examples, 1); the logit of
-the first class is then zero. Boolean labels count as 0 and 1. All metrics run
-under ``jax.jit`` and ``jax.vmap``: for many seeds on the same examples, call
-``jax.vmap(evaluate, in_axes=(0, None))(logits, labels)``.
+**Inputs.** Every metric takes logits of shape (..., classes), of any floating
+dtype, and integer labels of shape (...): (examples,), or (batch, tokens) for a
+language model. Where ``where``, of the same shape, is False, an example does
+not count. It returns one number, in float32 (float64 for float64 logits). If
+you have probabilities, pass ``from_probabilities(probabilities)``. For two
+classes, you may pass the logit of the second class alone, of shape (examples,)
+or (..., 1); the logit of the first class is then zero. Boolean labels count as
+0 and 1. All metrics run under ``jax.jit`` and ``jax.vmap``: for many seeds on
+the same examples, call ``jax.vmap(evaluate, in_axes=(0, None))(logits,
+labels)``.
 
 **Words.** The *confidence* of a prediction is its largest softmax probability.
 The prediction is *correct* if that class is the label. Among equal logits, the
@@ -30,6 +32,7 @@ probabilities.
 from ._bins import Reliability as Reliability
 from ._bins import Tally as Tally
 from ._bins import average_reliability as average_reliability
+from ._bins import nnx_tally as nnx_tally
 from ._bins import reliability as reliability
 from ._bins import tally as tally
 from ._compare import ModelComparison as ModelComparison

@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Sequence
 import dataclasses
+import functools
 from typing import Any, Literal
 
 import jax
@@ -40,11 +41,13 @@ class Reliability:
 
 
 @_inputs.suggesting
-def reliability(logits: Any, labels: Any, num_bins: int = 10) -> Reliability:
+def reliability(
+  logits: Any, labels: Any, num_bins: int = 10, *, where: Any = None
+) -> Reliability:
   """Computes the data of a reliability diagram.
 
   Args:
-    logits, labels: as for :func:`ece`.
+    logits, labels, where: as for :func:`ece`.
     num_bins: number of bins (lo, hi] of equal width.
 
   Returns:
@@ -59,7 +62,7 @@ def reliability(logits: Any, labels: Any, num_bins: int = 10) -> Reliability:
     >>> print(bins.count, bins.confidence.round(2), bins.accuracy)
     [0 0 0 1 2] [0.  0.  0.  0.7 0.9] [0.  0.  0.  1.  0.5]
   """
-  return tally(logits, labels, num_bins).reliability()
+  return tally(logits, labels, num_bins, where).reliability()
 
 
 def average_reliability(
@@ -112,6 +115,10 @@ class Tally:
   are exact. ``+`` also keeps the rounding errors of the sums, so that the
   result stays accurate however many batches are added.
 
+  It has the methods of ``clu.metrics.Metric``, and works in its place: as a
+  field of a ``clu.metrics.Collection``, and in metrax's ``NnxWrapper``. For
+  Flax NNX, see :func:`nnx_tally`.
+
   Attributes:
     count: number of examples in each bin of confidence.
     correct: number of correct examples in each bin.
@@ -139,6 +146,34 @@ class Tally:
     """
     batch = jnp.zeros((1, 2), dtype), jnp.zeros(1, jnp.int32)
     return jax.tree.map(jnp.zeros_like, tally(*batch, num_bins))
+
+  @classmethod
+  def from_model_output(
+    cls, *, logits: Any, labels: Any, where: Any = None, mask: Any = None, **_
+  ) -> "Tally":
+    """Tallies one batch, as :func:`tally`; ignores other outputs.
+
+    Args:
+      logits, labels, where: as for :func:`tally`.
+      mask: another name for ``where``, also as numbers: 0 for padding.
+    """
+    return tally(logits, labels, where=_where(where, mask))
+
+  def merge(self, other: "Tally") -> "Tally":
+    """Returns ``self + other``."""
+    return self + other
+
+  def reduce(self) -> "Tally":
+    """Returns the sum over a leading axis, as from ``jax.lax.all_gather``."""
+    first, others = (
+      jax.tree.map(lambda x, part=part: x[part], self)
+      for part in (0, slice(1, None))
+    )
+    return jax.lax.scan(lambda a, b: (a + b, None), first, others)[0]
+
+  def compute(self) -> dict[str, jax.Array]:
+    """Returns ``metrics()``."""
+    return self.metrics()
 
   def __add__(self, other: "Tally") -> "Tally":
     if self.count.shape != other.count.shape:
@@ -212,16 +247,14 @@ class Tally:
     )
 
 
-@_inputs.suggesting
+@_inputs.checked("num_bins")
 def tally(
   logits: Any, labels: Any, num_bins: int = 10, where: Any = None
 ) -> Tally:
   """Tallies one batch, to compute :func:`evaluate` batch by batch.
 
   Args:
-    logits, labels, num_bins: as for :func:`reliability`.
-    where: boolean array of shape (examples,): ``True`` for the examples to
-      count, ``False`` for padding. The values of padding don't matter.
+    logits, labels, num_bins, where: as for :func:`reliability`.
 
   Returns:
     A :class:`Tally`. Add the tallies of all batches, then call ``metrics()``.
@@ -235,54 +268,125 @@ def tally(
     >>> print(f"{total.metrics()['ece']:.4f}")
     0.3667
   """
-  if where is not None:
-    where, examples = jnp.asarray(where), np.shape(logits)[:1]
-    if where.dtype != jnp.bool_ or where.shape != examples:
-      raise ValueError(
-        f"where must be booleans of shape {examples}, one for each row of "
-        f"logits, but has the shape {where.shape} and dtype {where.dtype}."
-      )
-    logits, labels = _inputs.check_pair(logits, labels, where=where)
-    logits = jnp.where(where[:, None], logits, 0)
-  return _tally(logits, labels, num_bins, where)
+  return total(logits, num_bins)
 
 
-@_inputs.checked("num_bins")
-def _tally(logits, labels, num_bins, where) -> Tally:
-  keep = jnp.ones(labels.shape, bool) if where is None else where
+def _where(where: Any = None, mask: Any = None, **_) -> Any:
+  """Returns ``where``, under the name that others give it."""
+  if where is None and mask is not None:
+    return jnp.asarray(mask) != 0
+  return where
+
+
+def nnx_tally(num_bins: int = 10) -> Any:
+  """Returns a :class:`Tally` as a metric of Flax NNX, which must be installed.
+
+  Args:
+    num_bins: as for :func:`tally`.
+
+  Returns:
+    An ``nnx.Metric``, also for ``nnx.MultiMetric``. ``update(logits=...,
+    labels=...)`` adds a batch, with ``where`` or ``mask`` as for
+    :meth:`Tally.from_model_output`. ``compute()`` returns the metrics of
+    :func:`evaluate`, and ``reset()`` starts again.
+
+  Examples:
+    >>> from orthograd_optax import calibration
+    >>> metric = calibration.nnx_tally()
+    >>> for probabilities, labels in (([0.1, 0.1], [0, 1]), ([0.7], [1])):
+    ...   logits = calibration.from_probabilities(probabilities)
+    ...   metric.update(logits=logits, labels=labels)
+    >>> print(f"{metric.compute()['ece']:.4f}")
+    0.3667
+  """
+  return _nnx_class()(num_bins)
+
+
+@functools.cache
+def _nnx_class() -> Any:
+  from flax import nnx
+
+  class TallyMetric(nnx.Metric):
+    def __init__(self, num_bins: int):
+      self.num_bins = num_bins
+      self.state = nnx.metrics.MetricState(Tally.empty(num_bins))
+
+    def reset(self) -> None:
+      self.state.set_value(Tally.empty(self.num_bins))
+
+    def update(self, *, logits: Any, labels: Any, **options: Any) -> None:
+      batch = tally(logits, labels, self.num_bins, _where(**options))
+      self.state.set_value(self.state.get_value() + batch)
+
+    def compute(self) -> Any:
+      return self.state.get_value().metrics()
+
+  return TallyMetric
+
+
+def total(examples: _inputs.Examples, num_bins: int) -> Tally:
+  """Returns the tally of examples."""
   check_bins(num_bins)
-  edges = _width_edges(num_bins, logits.dtype)
-  rank = _inputs.rank(logits, labels)
-  confidence = _inputs.confidence(logits)
-  count, correct, *shortfalls = _sums(edges, confidence, rank < 1, keep)
-  values = {
-    "nll": _inputs.nll(logits, labels),
-    "brier": _inputs.brier(logits, labels),
-    "entropy": _inputs.entropy(logits),
-    "max_logit": _inputs.max_logit(logits),
-    "logit_variance": _inputs.logit_variance(logits),
-  }
-  sums = {k: jnp.sum(jnp.where(keep, v, 0)) for k, v in values.items()}
+  x, edges = examples, _width_edges(num_bins, examples.dtype)
+  keep = jnp.ones(x.size, bool) if x.keep is None else x.keep
+  count, correct, *shortfalls = _sums(edges, x.confidence, x.correct, keep)
+  names = "nll", "brier", "entropy", "max_logit", "logit_variance"
+  sums = {name: x.sum(getattr(x, name)) for name in names}
   names = "shortfall", "shortfall_squared", "shortfall_correct"
   sums |= dict(zip(names, shortfalls, strict=True))
-  top5 = jnp.sum((rank < 5) & keep, dtype=jnp.int32)
+  top5 = jnp.sum((x.rank < 5) & keep, dtype=jnp.int32)
   return Tally(count, correct, top5, sums, jax.tree.map(jnp.zeros_like, sums))
 
 
 # Bins are (lo, hi], given by their upper edges. The first also has zero.
 
 
-def by_confidence(logits, labels, num_bins, binning) -> Reliability:
-  correct = _inputs.rank(logits, labels) < 1
-  return bins(_inputs.confidence(logits), correct, num_bins, binning)
+def by_confidence(examples, num_bins, binning) -> Reliability:
+  x = examples
+  return bins(x.confidence, x.correct, num_bins, binning, x.keep)
 
 
-def by_class(logits, labels, num_bins, binning, threshold=0.0) -> Reliability:
+def by_class(examples, num_bins, binning, threshold=0.0) -> Reliability:
   """Returns the reliability of each class's probability, of shape (K, bins)."""
-  one_class = lambda x: bins(x[0], x[1], num_bins, binning, x[0] >= threshold)
-  own = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
-  columns = jax.nn.softmax(logits).T, own.T
-  return jax.lax.map(one_class, columns, batch_size=16)  # to save memory
+  x, z = examples, examples.logits
+  flat = x.labels.ravel()
+  keep = jnp.ones(x.size, bool) if x.keep is None else x.keep
+
+  if binning != "width":
+
+    def one_class(c):
+      column = jax.lax.dynamic_index_in_dim(z, c, z.ndim - 1)
+      p = jnp.ravel(jnp.exp(column - x.high) / x.total)
+      kept = keep & (p >= threshold)
+      return bins(p, flat == c, num_bins, binning, kept)
+
+    # Some at a time, to save memory.
+    return jax.lax.map(one_class, jnp.arange(x.classes), batch_size=16)
+
+  # All classes at a time, bin by bin: sums over examples, which need no copy of
+  # the logits, and gather none.
+  check_bins(num_bins)
+  edges = _width_edges(num_bins, z.dtype)
+  axes = tuple(range(z.ndim - 1))
+  index = jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 1)
+  kept = keep.reshape(*z.shape[:-1], 1)
+
+  def one_bin(ends):
+    low, high = ends
+    # The condition holds. It keeps XLA from computing all of this before the
+    # loop, which would take more memory than the logits.
+    top, labels = (jnp.where(high > 0, a, 0) for a in (x.high, x.labels))
+    p = jnp.exp(z - top) / x.total
+    inside = kept & (p > low) & (p <= high) & (p >= threshold)
+    own = inside & (index == labels[..., None])
+    short = jnp.where(inside, high - p, 0)
+    terms = *(t.astype(z.dtype) for t in (inside, own)), short
+    return _inputs.fixed_sums(terms, axes, (0, 0, 0))
+
+  lower = jnp.concatenate([jnp.full(1, -1, z.dtype), edges[:-1]])
+  count, correct, short = jax.lax.map(one_bin, (lower, edges))
+  count, correct = (a.astype(jnp.int32).T for a in (count, correct))
+  return _means(edges, count, correct, short.T)
 
 
 def bins(probability, outcome, num_bins, binning, keep=None) -> Reliability:

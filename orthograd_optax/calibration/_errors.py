@@ -7,12 +7,17 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import erf
 
-from orthograd_optax.calibration import _bins, _inputs, _ranking
+from orthograd_optax.calibration import _bins, _inputs
 
 
 @_inputs.checked("num_bins", "binning")
 def ece(
-  logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
+  logits: Any,
+  labels: Any,
+  num_bins: int = 10,
+  binning: _bins.Binning = "width",
+  *,
+  where: Any = None,
 ) -> jax.Array:
   r"""Computes the expected calibration error (ECE).
 
@@ -22,12 +27,14 @@ def ece(
   biases the ECE upwards, more so with more bins; see :func:`debiased_ece`.
 
   Args:
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
+    logits: array of shape (..., classes).
+    labels: integer array of shape (...).
     num_bins: number of bins.
     binning: ``"width"`` for bins (lo, hi] of equal width; the last one has all
       confidences of exactly 1. ``"mass"`` for bins of equally many examples,
       the adaptive ECE; equal confidences share a bin.
+    where: booleans of shape (...): ``True`` for the examples to count,
+      ``False`` for padding, whose logits and labels don't matter.
 
   Returns:
     A number from 0 to 1.
@@ -42,19 +49,24 @@ def ece(
     `Guo et al, 2017 <https://arxiv.org/abs/1706.04599>`_;
     `Nixon et al, 2019 <https://arxiv.org/abs/1904.01685>`_ (equal mass)
   """
-  return _bins.mean_gap(_bins.by_confidence(logits, labels, num_bins, binning))
+  return _bins.mean_gap(_bins.by_confidence(logits, num_bins, binning))
 
 
 @_inputs.checked("num_bins", "binning")
 def mce(
-  logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
+  logits: Any,
+  labels: Any,
+  num_bins: int = 10,
+  binning: _bins.Binning = "width",
+  *,
+  where: Any = None,
 ) -> jax.Array:
   r"""Computes the maximum calibration error (MCE): the largest gap of a bin.
 
   .. math:: \max_b |\mathrm{accuracy}_b - \mathrm{confidence}_b|
 
   Args:
-    logits, labels, num_bins, binning: as for :func:`ece`.
+    logits, labels, num_bins, binning, where: as for :func:`ece`.
 
   Returns:
     A number from 0 to 1. A bin of one example can determine it: look at
@@ -66,14 +78,19 @@ def mce(
     >>> print(f"{calibration.mce(logits, [0, 1, 1]):.4f}")
     0.4000
   """
-  bins = _bins.by_confidence(logits, labels, num_bins, binning)
+  bins = _bins.by_confidence(logits, num_bins, binning)
   # Empty bins have a gap of zero.
   return jnp.max(jnp.abs(bins.accuracy - bins.confidence))
 
 
 @_inputs.checked("num_bins", "binning")
 def rms_calibration_error(
-  logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
+  logits: Any,
+  labels: Any,
+  num_bins: int = 10,
+  binning: _bins.Binning = "width",
+  *,
+  where: Any = None,
 ) -> jax.Array:
   r"""Computes the root-mean-square calibration error of the bins.
 
@@ -81,7 +98,7 @@ def rms_calibration_error(
     \sqrt{\sum_b \frac{n_b}{n} (\mathrm{accuracy}_b - \mathrm{confidence}_b)^2}
 
   Args:
-    logits, labels, num_bins, binning: as for :func:`ece`.
+    logits, labels, num_bins, binning, where: as for :func:`ece`.
 
   Returns:
     A number from 0 to 1, between :func:`ece` and :func:`mce`: large gaps weigh
@@ -96,12 +113,14 @@ def rms_calibration_error(
   References:
     `Hendrycks et al, 2019 <https://arxiv.org/abs/1812.04606>`_ (equal mass)
   """
-  bins = _bins.by_confidence(logits, labels, num_bins, binning)
+  bins = _bins.by_confidence(logits, num_bins, binning)
   return jnp.sqrt(_bins.mean_gap(bins, power=2))
 
 
 @_inputs.checked()
-def ks_calibration_error(logits: Any, labels: Any) -> jax.Array:
+def ks_calibration_error(
+  logits: Any, labels: Any, *, where: Any = None
+) -> jax.Array:
   r"""Computes the Kolmogorov–Smirnov calibration error, without bins.
 
   Sort the examples by their confidence :math:`f_i`. With the correctness
@@ -113,7 +132,7 @@ def ks_calibration_error(logits: Any, labels: Any) -> jax.Array:
   equal if their log-odds differ only by rounding.
 
   Args:
-    logits, labels: as for :func:`ece`.
+    logits, labels, where: as for :func:`ece`.
 
   Returns:
     A number from 0 to 1. It is at least \|accuracy − mean confidence\|, and
@@ -128,14 +147,18 @@ def ks_calibration_error(logits: Any, labels: Any) -> jax.Array:
   References:
     `Gupta et al, 2021 <https://arxiv.org/abs/2006.12800>`_
   """
-  doubts = _ranking.doubt(logits)
-  correct = (_inputs.rank(logits, labels) < 1).astype(logits.dtype)
+  doubts = logits.doubt
+  residual = logits.correct.astype(logits.dtype) - logits.confidence
+  if (keep := logits.keep) is not None:
+    doubts = jnp.where(keep, doubts, -jnp.inf)  # the last in order
+    residual = jnp.where(keep, residual, 0)
   order = jnp.argsort(-doubts)
-  gap = jnp.abs(jnp.cumsum((correct - _inputs.confidence(logits))[order]))
+  gap = jnp.abs(jnp.cumsum(residual[order]))
   doubts = doubts[order]
   noise = 8 * jnp.finfo(doubts.dtype).eps * jnp.maximum(jnp.abs(doubts), 1)
   last = doubts[:-1] - doubts[1:] > noise[:-1]
-  return jnp.max(gap[:-1], where=last, initial=gap[-1]) / gap.size
+  number = jnp.asarray(logits.number, gap.dtype)
+  return jnp.max(gap[:-1], where=last, initial=gap[-1]) / number
 
 
 @_inputs.checked("num_bins", "binning", "threshold")
@@ -146,6 +169,7 @@ def classwise_ece(
   binning: _bins.Binning = "width",
   *,
   threshold: float = 0.0,
+  where: Any = None,
 ) -> jax.Array:
   """Computes the ECE of each class's probability, averaged over classes.
 
@@ -154,7 +178,7 @@ def classwise_ece(
   other: its probability should be zero.
 
   Args:
-    logits, labels, num_bins, binning: as for :func:`ece`.
+    logits, labels, num_bins, binning, where: as for :func:`ece`.
     threshold: smallest probability that counts, such as 1 / classes or 0.01.
       With a thousand classes, most probabilities are correctly close to zero,
       which hides the errors of the others.
@@ -177,7 +201,7 @@ def classwise_ece(
   rule = "threshold must be at least 0 and below 1"
   advice = "Give the smallest probability that counts."
   _inputs.require(0 <= threshold < 1, rule, threshold, advice)
-  bins = _bins.by_class(logits, labels, num_bins, binning, threshold)
+  bins = _bins.by_class(logits, num_bins, binning, threshold)
   return jnp.mean(_bins.mean_gap(bins), where=jnp.any(bins.count > 0, axis=1))
 
 
@@ -188,6 +212,8 @@ def top_k_ece(
   k: int,
   num_bins: int = 10,
   binning: _bins.Binning = "width",
+  *,
+  where: Any = None,
 ) -> jax.Array:
   """Computes the ECE of "the label is among the top k classes".
 
@@ -195,7 +221,7 @@ def top_k_ece(
   correct if its label is among these classes. With k = 1 this is :func:`ece`.
 
   Args:
-    logits, labels, num_bins, binning: as for :func:`ece`.
+    logits, labels, num_bins, binning, where: as for :func:`ece`.
     k: from 1 to the number of classes.
 
   Returns:
@@ -211,17 +237,24 @@ def top_k_ece(
   References:
     `Gupta et al, 2021 <https://arxiv.org/abs/2006.12800>`_
   """
-  _inputs.check_k(k, logits.shape[1])
-  largest, _ = jax.lax.top_k(jax.nn.softmax(logits), k)
+  _inputs.check_k(k, logits.classes)
+  largest, _ = jax.lax.top_k(logits.logits, k)
+  within = jnp.exp(largest - logits.high) / logits.total
   # Rounding may push the sum above 1, out of the last bin.
-  within = jnp.minimum(jnp.sum(largest, axis=1), 1)
-  inside = _inputs.rank(logits, labels) < k
-  return _bins.mean_gap(_bins.bins(within, inside, num_bins, binning))
+  within = jnp.minimum(jnp.sum(within, axis=-1), 1).ravel()
+  inside = logits.rank < k
+  bins = _bins.bins(within, inside, num_bins, binning, logits.keep)
+  return _bins.mean_gap(bins)
 
 
 @_inputs.checked("num_bins", "binning")
 def debiased_ece(
-  logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
+  logits: Any,
+  labels: Any,
+  num_bins: int = 10,
+  binning: _bins.Binning = "width",
+  *,
+  where: Any = None,
 ) -> jax.Array:
   r"""Computes the ECE minus an estimate of its bias.
 
@@ -233,7 +266,7 @@ def debiased_ece(
       2 |\hat e_b| - \mathbb{E}\,|\mathcal{N}(\hat e_b, \sigma_b^2)| \right).
 
   Args:
-    logits, labels, num_bins, binning: as for :func:`ece`.
+    logits, labels, num_bins, binning, where: as for :func:`ece`.
 
   Returns:
     A number, at most :func:`ece`, possibly negative: clipping would add bias.
@@ -249,20 +282,26 @@ def debiased_ece(
   References:
     `Kumar et al, 2019 <https://arxiv.org/abs/1909.10155>`_ (by sampling)
   """
-  bins = _bins.by_confidence(logits, labels, num_bins, binning)
+  bins = _bins.by_confidence(logits, num_bins, binning)
   count = jnp.maximum(bins.count, 1).astype(logits.dtype)
   gap = jnp.abs(bins.accuracy - bins.confidence)
   sigma = jnp.sqrt(bins.accuracy * (1 - bins.accuracy) / count)
   ratio = gap / jnp.where(sigma > 0, sigma, 1)
   folded = sigma * math.sqrt(2 / math.pi) * jnp.exp(-(ratio**2) / 2)
   folded += gap * jnp.where(sigma > 0, erf(ratio / math.sqrt(2)), 1)
-  weight = bins.count.astype(logits.dtype) / logits.shape[0]
+  weight = bins.count.astype(logits.dtype) / jnp.asarray(
+    logits.number, logits.dtype
+  )
   return jnp.sum(weight * (2 * gap - folded))
 
 
 @_inputs.checked("bandwidth")
 def smooth_ece(
-  logits: Any, labels: Any, bandwidth: float | None = None
+  logits: Any,
+  labels: Any,
+  bandwidth: float | None = None,
+  *,
+  where: Any = None,
 ) -> jax.Array:
   r"""Computes the smooth calibration error (smECE), without bins.
 
@@ -277,7 +316,7 @@ def smooth_ece(
   Unlike :func:`ece`, it is continuous in the predictions.
 
   Args:
-    logits, labels: as for :func:`ece`.
+    logits, labels, where: as for :func:`ece`.
     bandwidth: a fixed :math:`\sigma`, from 0.001 to 1. By default, as above.
 
   Returns:
@@ -296,9 +335,12 @@ def smooth_ece(
   valid = bandwidth is None or smallest <= bandwidth <= 1
   rule = f"bandwidth must be from {smallest} to 1, or None"
   _inputs.require(valid, rule, bandwidth)
-  confidence = _inputs.confidence(logits)
-  correct = (_inputs.rank(logits, labels) < 1).astype(logits.dtype)
-  residual = (confidence - correct) / logits.shape[0]
+  confidence, number = logits.confidence, logits.number
+  residual = confidence - logits.correct.astype(logits.dtype)
+  residual = residual / jnp.asarray(number, logits.dtype)
+  if logits.keep is not None:
+    residual = jnp.where(logits.keep, residual, 0)
+    confidence = jnp.where(logits.keep, confidence, 0)
   spectrum = _cosine_sums(residual, confidence, modes)
   k = jnp.arange(modes, dtype=logits.dtype)
 

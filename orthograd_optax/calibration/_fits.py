@@ -18,7 +18,11 @@ _MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-8, 1e8
 
 @_inputs.suggesting
 def fit(
-  logits: Any, labels: Any, method: Method = "temperature"
+  logits: Any,
+  labels: Any,
+  method: Method = "temperature",
+  *,
+  where: Any = None,
 ) -> Recalibrator:
   r"""Fits a recalibrator: a function from logits to calibrated logits.
 
@@ -43,7 +47,7 @@ def fit(
   them outside of ``jit`` and ``vmap``.
 
   Args:
-    logits, labels: as for :func:`ece`.
+    logits, labels, where: as for :func:`ece`.
     method: one of the names above.
 
   Returns:
@@ -73,15 +77,17 @@ def fit(
   rule = f"method must be one of {', '.join(map(repr, KINDS))}"
   _inputs.require(method in KINDS, rule, repr(method))
   if method == "temperature":
-    parameters = [fit_temperature(logits, labels)]
+    parameters = [fit_temperature(logits, labels, where=where)]
   else:
-    parameters = _fit_on_host(logits, labels, method)
+    parameters = _fit_on_host(logits, labels, where, method)
   shape = _inputs.as_array(logits).shape
-  return KINDS[method](*parameters, columns=shape[1] if len(shape) > 1 else 1)
+  return KINDS[method](*parameters, columns=shape[-1] if len(shape) > 1 else 1)
 
 
 @_inputs.checked()
-def fit_temperature(logits: Any, labels: Any) -> jax.Array:
+def fit_temperature(
+  logits: Any, labels: Any, *, where: Any = None
+) -> jax.Array:
   r"""Fits the temperature that minimizes the loss.
 
   .. math:: T = \arg\min_{T > 0} \; \mathrm{nll}(z / T, y)
@@ -93,7 +99,7 @@ def fit_temperature(logits: Any, labels: Any) -> jax.Array:
   independent of the labels. ``jax.grad`` treats T as a constant.
 
   Args:
-    logits, labels: as for :func:`ece`.
+    logits, labels, where: as for :func:`ece`.
 
   Returns:
     A positive number. T is 1e-8 if the loss keeps decreasing as T → 0, usually
@@ -111,36 +117,63 @@ def fit_temperature(logits: Any, labels: Any) -> jax.Array:
   References:
     `Guo et al, 2017 <https://arxiv.org/abs/1706.04599>`_
   """
-  own = jnp.take_along_axis(logits, labels[:, None], axis=1)
-  # The lead of each class over the label; zero for the label itself.
-  lead = logits - own
+  return best_temperature(logits)
+
+
+def best_temperature(examples: _inputs.Examples) -> jax.Array:
+  """Returns the temperature that minimizes the loss."""
+  dtype, gap = examples.dtype, examples.gap
 
   def halve(_, interval):
     cold, hot = interval
     middle = jnp.sqrt(cold * hot)
-    # With β = 1/T, the loss is the mean of logsumexp(β lead). If its derivative
-    # with respect to β is positive, the loss falls as T grows.
-    weights = jax.nn.softmax(lead / middle)
-    products = jnp.where(weights == 0, 0, weights * lead)
-    too_cold = jnp.mean(jnp.sum(products, axis=1)) > 0
+    # With β = 1/T, the loss is the mean of logsumexp(β z) − β z_y. If its
+    # derivative with respect to β is positive, the loss falls as T grows.
+    # The condition holds. It keeps XLA from preparing all logits before the
+    # loop, which would take as much memory again.
+    z = jnp.where(middle > 0, examples.given, 0).astype(dtype)
+    shifted = z - examples.high
+    weights = jnp.exp(shifted / middle)
+    # In units of this scale, products are from −1 to 0.
+    scale = jnp.minimum(middle, examples.unit)
+    far = jnp.finfo(dtype).min
+    products = weights * jnp.maximum(shifted / scale, far)
+    total, product = _inputs.sums((0, 0), weights, products)
+    slopes = scale[..., 0] * product / total + gap
+    too_cold = examples.sum(slopes.ravel()) > 0
     return jnp.where(too_cold, middle, cold), jnp.where(too_cold, hot, middle)
 
-  bounds = jnp.asarray((_MIN_TEMPERATURE, _MAX_TEMPERATURE), lead.dtype)
-  steps = 6 + jnp.finfo(lead.dtype).nmant
+  bounds = jnp.asarray((_MIN_TEMPERATURE, _MAX_TEMPERATURE), dtype)
+  steps = 6 + jnp.finfo(dtype).nmant
   cold, hot = jax.lax.fori_loop(0, steps, halve, tuple(bounds))
   # If the upper bound never moved, it is the answer.
   temperature = jnp.where(hot == _MAX_TEMPERATURE, hot, cold)
-  temperature = jnp.where(jnp.all(lead == 0), 1, temperature)
-  return jnp.where(jnp.any(own == -jnp.inf), jnp.nan, temperature)
+  alike, impossible = examples.flat, (gap == jnp.inf).ravel()
+  if examples.keep is not None:
+    alike, impossible = alike | ~examples.keep, impossible & examples.keep
+  temperature = jnp.where(jnp.all(alike), 1, temperature)
+  return jnp.where(jnp.any(impossible), jnp.nan, temperature)
 
 
-def _fit_on_host(logits: Any, labels: Any, method: str) -> list[jax.Array]:
-  if any(isinstance(x, Tracer) for x in (logits, labels)):
+def loss_at(examples: _inputs.Examples, temperature: jax.Array) -> jax.Array:
+  """Returns the mean loss at a temperature."""
+  where = examples.keep
+  if where is not None:
+    where = where.reshape(examples.logits.shape[:-1])
+  logits = examples.logits / temperature
+  scaled = _inputs.Examples(logits, examples.labels, where)
+  return scaled.mean(scaled.nll)
+
+
+def _fit_on_host(
+  logits: Any, labels: Any, where: Any, method: str
+) -> list[jax.Array]:
+  if any(isinstance(x, Tracer) for x in (logits, labels, where)):
     raise TypeError(
       f"fit(…, {method!r}) runs on the host, but logits or labels are traced. "
       "Call it outside of jit and vmap. You may call its result inside."
     )
-  z, y = map(np.asarray, _inputs.check_pair(logits, labels))
+  z, y = _inputs.rows(*_inputs.check_pair(logits, labels, where))
   if method != "isotonic":
     fitted = affine(z, y, shared=method == "platt")
   elif np.isnan(probabilities := np.asarray(jax.nn.softmax(z))).any():

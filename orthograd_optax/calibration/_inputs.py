@@ -4,6 +4,7 @@ from collections.abc import Callable
 import difflib
 import functools
 import inspect
+import math
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -20,25 +21,23 @@ MAX_SUM_ERROR = 0.2
 
 
 def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-  """Checks and jits a function of logits, labels and static arguments.
+  """Checks and jits a function of logits, labels, where and static arguments.
 
-  The function gets the results of :func:`check`. If a row of logits has no
-  softmax, all floating results become NaN.
+  In its body, ``logits`` is an :class:`Examples`, which has the other two. If a
+  row of logits has no softmax, all floating results become NaN.
   """
 
   def decorate(function: Callable[P, R]) -> Callable[P, R]:
     body: Any = function
 
-    def guarded(logits, labels, **options):
-      # Don't rely on arithmetic: on some CPUs, XLA's exp and max lose NaNs.
-      all_impossible = jnp.all(logits == -jnp.inf, axis=1)
-      undefined = jnp.any(all_impossible | jnp.any(~(logits < jnp.inf), axis=1))
+    def guarded(logits, labels, where, **options):
+      examples = Examples(logits, labels, where)
 
       def guard(x):
         floating = jnp.issubdtype(x.dtype, jnp.floating)
-        return jnp.where(undefined, jnp.nan, x) if floating else x
+        return jnp.where(examples.undefined, jnp.nan, x) if floating else x
 
-      return jax.tree.map(guard, body(logits, labels, **options))
+      return jax.tree.map(guard, body(examples, labels, **options))
 
     jitted = jax.jit(guarded, static_argnames=static)
     signature = inspect.signature(function)
@@ -54,8 +53,9 @@ def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             f"{name} must be a Python number, but is an array. Under jax.jit, "
             "name it in static_argnames."
           )
-      pair = arguments.pop("logits"), arguments.pop("labels", None)
-      return jitted(*check_pair(*pair, needs_labels), **arguments)
+      names = "logits", "labels", "where"
+      arrays = [arguments.pop(name, None) for name in names]
+      return jitted(*check_pair(*arrays, needs_labels), **arguments)
 
     return wrapper  # pyright: ignore[reportReturnType]
 
@@ -86,48 +86,83 @@ def require(holds: Any, rule: str, given: Any, advice: str = "") -> None:
     raise ValueError(f"{rule}, but is {given}. {advice}".rstrip())
 
 
-def check_pair(logits: Any, labels: Any, needs_labels=True, where: Any = None):
-  """Returns logits of at least float32 and int32 labels, or raises.
+def check_pair(logits: Any, labels: Any, where: Any = None, needs_labels=True):
+  """Returns logits, int32 labels and where, or raises.
 
-  Labels are not checked where ``where`` is False. If a traced label is out of
-  range, its row of logits becomes NaN.
+  Labels are not checked where ``where`` is False. If the values of labels are
+  not known, those out of range become −1.
   """
   logits = _check_logits(logits)
   if labels is None and not needs_labels:
-    return logits, None
-  labels = _check_labels(labels, *logits.shape)
-  classes = logits.shape[1]
+    return logits, None, _check_where(where, logits.shape[:-1])
+  scores = logits.ndim == 1
+  classes = 2 if scores else max(logits.shape[-1], 2)
+  shape = logits.shape if scores else logits.shape[:-1]
+  labels = _check_labels(labels, shape, classes)
   if where is not None:
-    traced = isinstance(where, Tracer) or isinstance(labels, Tracer)
-    labels = (jnp if traced else np).where(where, labels, 0)
+    where = _check_where(where, labels.shape)
+    unknown = _unknown(where) or _unknown(labels)
+    labels = (jnp if unknown else np).where(where, labels, 0)
   in_range = (labels >= 0) & (labels < classes)
-  if not isinstance(in_range, Tracer) and not np.all(in_range):
-    first = int(np.argmin(in_range))
+  if _unknown(in_range):
+    labels = jnp.where(in_range, labels, -1)
+  elif not np.all(in_range):
+    first = np.unravel_index(np.argmin(in_range), labels.shape)
     raise ValueError(
       f"With {classes} classes, labels must be from 0 to {classes - 1}, but "
-      f"labels[{first}] is {labels[first]}. Give the index of its column."
+      f"labels[{', '.join(map(str, first))}] is {labels[first]}. Give the "
+      "index of its column. For padding, pass where."
     )
-  logits = jnp.where(jnp.asarray(in_range)[:, None], logits, jnp.nan)
-  return logits, jnp.asarray(labels).astype(jnp.int32)
+  return logits, jnp.asarray(labels).astype(jnp.int32), where
+
+
+def _unknown(x: Any) -> bool:
+  """Returns whether this process can't look at the values of an array."""
+  if isinstance(x, Tracer):
+    return True
+  return isinstance(x, jax.Array) and not x.is_fully_addressable
+
+
+def _check_where(where: Any, shape: tuple[int, ...]) -> Any:
+  if where is None:
+    return None
+  where = where if isinstance(where, jax.Array) else np.asarray(where)
+  if where.dtype != np.bool_ or where.shape != shape:
+    raise ValueError(
+      f"where must be booleans of shape {shape}, one for each row of logits, "
+      f"but has the shape {where.shape} and dtype {where.dtype}."
+    )
+  return where
 
 
 def _check_logits(logits: Any) -> jax.Array:
   logits = as_array(logits)
-  shape = logits.shape
   if jnp.iscomplexobj(logits) or logits.dtype == jnp.bool_:
     raise TypeError(f"logits must be real numbers, but are {logits.dtype}.")
-  if len(shape) not in (1, 2) or 0 in shape:
+  if logits.ndim == 0 or logits.size == 0:
     raise ValueError(
       "logits must have at least one example and two classes, in the shape "
-      "(examples, classes), or (examples,) for two classes, but has the shape "
-      f"{shape}. For several seeds, use jax.vmap."
+      "(..., classes), or (examples,) for two classes, but has the shape "
+      f"{logits.shape}."
     )
-  logits = jnp.asarray(logits)
-  logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-  if len(shape) == 2 and shape[1] > 1:
-    return logits
-  second = logits.reshape(-1)
-  return jnp.stack([jnp.zeros_like(second), second], axis=1)
+  return jnp.asarray(logits)
+
+
+def rows(logits: Any, labels: Any, where: Any) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the examples that count in NumPy: (examples, classes), (examples,).
+
+  Integers become floats. Other dtypes stay, so that nothing is copied.
+  """
+  z, y = np.asarray(logits), np.asarray(labels)
+  if z.dtype.kind in "iu":
+    z = z.astype(np.float64)
+  z, y = z.reshape(y.size, -1), y.ravel()
+  if where is not None:
+    keep = np.asarray(where).ravel()
+    z, y = z[keep], y[keep]
+  if z.shape[1] == 1:
+    z = np.concatenate([np.zeros_like(z), z], axis=1)
+  return z, y
 
 
 def check_k(k: Any, classes: int) -> None:
@@ -156,7 +191,7 @@ def look_like_probabilities(logits: Any) -> bool:
   return fits(logits[:1]) and fits(logits)
 
 
-def _check_labels(labels: Any, examples: int, classes: int) -> Any:
+def _check_labels(labels: Any, shape: tuple[int, ...], classes: int) -> Any:
   # Check NumPy labels before jax narrows them. Widen narrow labels before they
   # are compared with a number of classes that they can't hold.
   labels = labels if isinstance(labels, jax.Array) else np.asarray(labels)
@@ -169,15 +204,17 @@ def _check_labels(labels: Any, examples: int, classes: int) -> Any:
     )
   if labels.dtype == np.bool_ and classes == 2:
     labels = labels.astype(np.int32)
-  if labels.shape != (examples,):
+  if labels.shape != shape:
     remedy = "Give one label for each row of logits."
-    if labels.shape == (examples, 1):
+    if labels.shape == (*shape, 1):
       remedy = "Use labels[:, 0]."
-    elif labels.shape == (examples, classes):
-      remedy = "If labels are one-hot, use labels.argmax(1)."
+    elif labels.shape == (*shape, classes):
+      remedy = f"If labels are one-hot, use labels.argmax({len(shape)})."
+    elif shape[1:] == labels.shape:
+      remedy = "For several models on the same examples, use jax.vmap."
     raise ValueError(
-      f"labels must have the shape {(examples,)} for logits of shape "
-      f"{(examples, classes)}, but has {labels.shape}. {remedy}"
+      f"labels must have the shape {shape} for logits of shape "
+      f"{(*shape, classes)}, but has {labels.shape}. {remedy}"
     )
   if not jnp.issubdtype(labels.dtype, jnp.integer):
     raise TypeError(
@@ -259,39 +296,187 @@ def _check_probabilities(p: np.ndarray) -> None:
     require(close, rule, "the sum of probabilities", sums, advice)
 
 
-# Per-example quantities, of shape (examples,).
+class Examples:
+  """Checked logits inside jit, with quantities of each example.
+
+  Quantities have shape (examples,), whatever the shape of the labels. They come
+  from reductions over the classes, so that XLA needs no copy of the logits and
+  gathers no sharded ones.
+
+  Attributes:
+    logits: array of shape (..., classes), of at least float32.
+    keep: booleans of shape (examples,), or None to count all examples.
+    number: number of examples that count.
+    undefined: whether one of them has no softmax, or a label out of range.
+    rank: the label's rank among the logits, in the order of ``top_k``.
+    confidence: largest probability.
+    flat: whether all logits of the example are equal.
+    high, total: largest logit, and sum of exp(logit − high), of shape (..., 1).
+    nll, brier, entropy, max_logit, logit_variance: as the metrics.
+  """
+
+  def __init__(self, logits: Any, labels: Any, where: Any):
+    if logits.ndim == 1 or logits.shape[-1] == 1:
+      second = logits[..., None] if logits.ndim == 1 else logits
+      logits = jnp.concatenate([jnp.zeros_like(second), second], axis=-1)
+    z = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    self.given = logits
+    classes = z.shape[-1]
+    self.logits, self.dtype, self.classes = z, z.dtype, classes
+    self.keep = None if where is None else where.ravel()
+    self.size = math.prod(z.shape[:-1])
+    self.number = self.size if where is None else jnp.sum(where)
+    self.labels = labels
+    if labels is None:
+      labels = jnp.full(z.shape[:-1], -1, jnp.int32)
+    own = jnp.take_along_axis(z, jnp.maximum(labels, 0)[..., None], axis=-1)
+    index = jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 1)
+    before = (z == own) & (index < labels[..., None])
+    high, low, rank = _extremes(z, (z > own) | before)
+    defined = (high < jnp.inf) & (high > -jnp.inf) & ~jnp.isnan(low)
+    if self.labels is not None:
+      defined &= labels >= 0
+    self.undefined = jnp.any(~defined if where is None else ~defined & where)
+
+    shifted = z - high[..., None]
+    power = jnp.exp(shifted)
+    spread = high - low
+    unit = jnp.where((spread > 0) & (spread < jnp.inf), spread, 1)[..., None]
+    position = jnp.maximum(shifted / unit, -1)
+    # Without the 1 of the largest logit, sums stay accurate if they are small.
+    rest, squares, products, first, second = sums(
+      (1, 1, 0, 0, 0),
+      power,
+      power**2,
+      power * jnp.maximum(shifted, jnp.finfo(z.dtype).min),
+      position,
+      position**2,
+    )
+    total, log_total = 1 + rest, jnp.log1p(rest)
+    gap = high - own[..., 0]
+    # The same sums, without the label.
+    others = rest + (1 - jnp.exp(-gap))
+    other_squares = squares + (1 - jnp.exp(-2 * gap))
+    deviations = jnp.maximum(second - first**2 / classes, 0)
+    variance = unit[..., 0] ** 2 * deviations / (classes - 1)
+    self.high, self.total = high[..., None], total[..., None]
+    self.rest, self.gap = rest, gap
+    self.unit = jnp.where(spread < jnp.inf, unit[..., 0], jnp.inf)[..., None]
+    self.rank = rank.ravel()
+    self.confidence = jnp.ravel(1 / total)
+    self.nll = jnp.ravel(log_total + gap)
+    self.brier = jnp.ravel((other_squares + others**2) / total**2)
+    self.entropy = jnp.ravel(log_total - products / total)
+    self.max_logit = jnp.ravel(jnp.maximum(high, -low))
+    self.logit_variance = jnp.ravel(
+      jnp.where(spread < jnp.inf, variance, jnp.nan)
+    )
+    self.flat = jnp.ravel(high == low)
+
+  @property
+  def correct(self) -> Any:
+    return self.rank < 1
+
+  @functools.cached_property
+  def doubt(self) -> Any:
+    """Returns log((1 − p) / p), where p is the confidence."""
+    z, high = self.logits, self.high
+    below = z < high
+    second, _, ties = _extremes(jnp.where(below, z, -jnp.inf), z == high)
+    start = jnp.where(second == -jnp.inf, 0, second)[..., None]
+    power = jnp.where(below, jnp.exp(jnp.minimum(z - start, 0)), 0)
+    (rest,) = sums((1,), power)
+    single = (second - high[..., 0]) + jnp.log1p(rest)
+    return jnp.ravel(jnp.where(ties > 1, jnp.log(self.rest), single))
+
+  def sum(self, values: Any) -> Any:
+    """Returns the sum of one value for each example that counts."""
+    kept = values if self.keep is None else jnp.where(self.keep, values, 0)
+    return jnp.sum(kept, dtype=values.dtype)
+
+  def mean(self, values: Any) -> Any:
+    return self.sum(values) / jnp.asarray(self.number, values.dtype)
 
 
-def confidence(logits):
-  return jnp.max(jax.nn.softmax(logits), axis=1)
+@jax.custom_jvp
+def _extremes(z: Any, counted: Any) -> Any:
+  """Returns maximum, minimum and number of ``counted``, over the last axis.
+
+  Floats are compared as integers, because XLA vectorizes only these on a CPU,
+  and loses NaNs in the maximum of floats. A NaN is an extreme.
+  """
+  integer = jnp.int32 if z.dtype.itemsize == 4 else jnp.int64
+  limits = jnp.iinfo(integer)
+
+  def flip(bits):  # its own inverse
+    return bits ^ ((bits >> (limits.bits - 1)) & limits.max)
+
+  keys = flip(jax.lax.bitcast_convert_type(z, integer))
+  starts = (limits.min, limits.max, 0)
+  high, low, count = jax.lax.reduce(
+    (keys, keys, counted.astype(integer)),
+    tuple(np.array(x, integer) for x in starts),
+    lambda a, b: (
+      jnp.maximum(a[0], b[0]),
+      jnp.minimum(a[1], b[1]),
+      a[2] + b[2],
+    ),
+    (z.ndim - 1,),
+  )
+  back = lambda x: jax.lax.bitcast_convert_type(flip(x), z.dtype)
+  return back(high), back(low), count
 
 
-def rank(logits, labels):
-  """Returns the label's rank among the logits, in the order of ``top_k``."""
-  own = jnp.take_along_axis(logits, labels[:, None], axis=1)
-  before = jnp.arange(logits.shape[1])[None] < labels[:, None]
-  return jnp.sum((logits > own) | ((logits == own) & before), axis=1)
+@_extremes.defjvp
+def _(primals, tangents):
+  values = _extremes(*primals)
+  plain = lambda z: (jnp.max(z, axis=-1), jnp.min(z, axis=-1))
+  _, slopes = jax.jvp(plain, primals[:1], tangents[:1])
+  return values, (*slopes, np.zeros(values[2].shape, jax.dtypes.float0))
 
 
-def nll(logits, labels):
-  log_softmax = jax.nn.log_softmax(logits)
-  return -jnp.take_along_axis(log_softmax, labels[:, None], axis=1)[:, 0]
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def sums(less: tuple[int, ...], *terms: Any) -> tuple[Any, ...]:
+  """Sums numbers from −1 to 1 over the last axis, and subtracts ``less``.
+
+  The sums are of fixed-point integers. They are exact, hence the same in any
+  order and sharding, and XLA vectorizes them on a CPU. A float32 sum of 50,000
+  numbers would lose three digits there, and take three times as long.
+  """
+  return fixed_sums(terms, (terms[0].ndim - 1,), less)
 
 
-def brier(logits, labels):
-  own = jax.nn.one_hot(labels, logits.shape[1], dtype=logits.dtype)
-  return jnp.sum((jax.nn.softmax(logits) - own) ** 2, axis=1)
+@sums.defjvp
+def _(less, primals, tangents):
+  return sums(less, *primals), tuple(jnp.sum(t, axis=-1) for t in tangents)
 
 
-def entropy(logits):
-  p, log_p = jax.nn.softmax(logits), jax.nn.log_softmax(logits)
-  # For a logit of −∞, p log p is 0.
-  return -jnp.sum(jnp.where(p == 0, 0, p * log_p), axis=1)
-
-
-def max_logit(logits):
-  return jnp.max(jnp.abs(logits), axis=1)
-
-
-def logit_variance(logits):
-  return jnp.var(logits, axis=1, ddof=1)
+def fixed_sums(terms: Any, axes: tuple[int, ...], less: Any) -> tuple[Any, ...]:
+  """Sums numbers from −1 to 1 over axes, and subtracts ``less`` from each."""
+  dtype = terms[0].dtype
+  integer = jnp.int32 if dtype.itemsize == 4 else jnp.int64
+  digits = 8 * dtype.itemsize - 2
+  # Sum pieces of so few bits that the sums do not overflow.
+  number = math.prod(terms[0].shape[axis] for axis in axes)
+  width = digits + 1 - number.bit_length()
+  starts = range(0, digits, width)
+  pieces = []
+  for term in terms:
+    fixed = jnp.round(term * 2.0**digits).astype(integer)
+    pieces += [(fixed >> at) & (2**width - 1) for at in starts[:-1]]
+    pieces.append(fixed >> starts[-1])
+  pieces = jax.lax.reduce(
+    tuple(pieces),
+    (np.zeros((), integer),) * len(pieces),
+    lambda a, b: tuple(x + y for x, y in zip(a, b, strict=True)),
+    axes,
+  )
+  totals = []
+  for i, one in enumerate(less):
+    *lower, last = pieces[i * len(starts) : (i + 1) * len(starts)]
+    parts = *lower, last - (one << (digits - starts[-1]))
+    total = jnp.zeros_like(last, dtype)
+    for part, at in reversed(list(zip(parts, starts, strict=True))):
+      total += part.astype(dtype) * 2.0 ** (at - digits)
+    totals.append(total)
+  return tuple(totals)

@@ -4,18 +4,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import logsumexp
+import numpy as np
 
 from orthograd_optax.calibration import _inputs
 from orthograd_optax.calibration._sample import kept_examples
 
 
 @_inputs.checked()
-def confidence_correlation(logits: Any, labels: Any) -> jax.Array:
+def confidence_correlation(
+  logits: Any, labels: Any, *, where: Any = None
+) -> jax.Array:
   """Computes Pearson's correlation between confidence and correctness.
 
   Args:
-    logits, labels: as for :func:`ece`.
+    logits, labels, where: as for :func:`ece`.
 
   Returns:
     A number from -1 to 1. NaN if all examples are correct, if none is, or if
@@ -27,17 +29,11 @@ def confidence_correlation(logits: Any, labels: Any) -> jax.Array:
     >>> print(f"{calibration.confidence_correlation(logits, [0, 0, 0]):.4f}")
     1.0000
   """
-  confidence = _inputs.confidence(logits)
-  correct = (_inputs.rank(logits, labels) < 1).astype(logits.dtype)
-  # Exactly zero if all confidences, or all outcomes, are equal.
-  x, y = confidence - confidence[0], correct - correct[0]
-  x, y = x - jnp.mean(x), y - jnp.mean(y)
-  deviations = jnp.sqrt(jnp.sum(x**2)) * jnp.sqrt(jnp.sum(y**2))
-  return jnp.sum(x * y) / deviations
+  return correlation(logits)
 
 
 @_inputs.checked()
-def aurc(logits: Any, labels: Any) -> jax.Array:
+def aurc(logits: Any, labels: Any, *, where: Any = None) -> jax.Array:
   r"""Computes the area under the risk–coverage curve (AURC).
 
   Sort the examples by confidence, the most confident first. The AURC is the
@@ -50,7 +46,7 @@ def aurc(logits: Any, labels: Any) -> jax.Array:
   Ties count as if in random order.
 
   Args:
-    logits, labels: as for :func:`ece`.
+    logits, labels, where: as for :func:`ece`.
 
   Returns:
     A number from 0 to 1. Lower is better.
@@ -64,20 +60,23 @@ def aurc(logits: Any, labels: Any) -> jax.Array:
   References:
     `Geifman et al, 2019 <https://arxiv.org/abs/1805.08206>`_
   """
-  expected = _expected_errors(logits, labels)
-  kept = jnp.arange(1, logits.shape[0] + 1, dtype=logits.dtype)
-  return jnp.mean(expected / kept)
+  expected, counts = _expected_errors(logits)
+  kept = jnp.arange(1, logits.size + 1, dtype=logits.dtype)
+  number = jnp.asarray(logits.number, logits.dtype)
+  return jnp.sum(expected / kept, where=counts) / number
 
 
 @_inputs.checked("coverage")
-def selective_risk(logits: Any, labels: Any, coverage: float) -> jax.Array:
+def selective_risk(
+  logits: Any, labels: Any, coverage: float, *, where: Any = None
+) -> jax.Array:
   """Computes the error rate of the most confident examples.
 
   Examples are ranked as for :func:`aurc`, which is the mean of this metric over
   all coverages.
 
   Args:
-    logits, labels: as for :func:`ece`.
+    logits, labels, where: as for :func:`ece`.
     coverage: the share of examples to keep, above 0 and at most 1. It is
       rounded up to a whole number of examples.
 
@@ -96,19 +95,22 @@ def selective_risk(logits: Any, labels: Any, coverage: float) -> jax.Array:
   rule = "coverage must be above 0 and at most 1"
   advice = "Give the share of examples to keep."
   _inputs.require(0 < coverage <= 1, rule, coverage, advice)
-  kept = kept_examples(coverage, logits.shape[0])
-  return _expected_errors(logits, labels)[kept - 1] / kept
+  # In NumPy's float64, for every number of examples that may count.
+  kept = kept_examples(coverage, np.arange(logits.size + 1))
+  kept = jnp.asarray(kept, jnp.int32)[logits.number]
+  expected, _ = _expected_errors(logits)
+  return expected[kept - 1] / kept.astype(logits.dtype)
 
 
 @_inputs.checked()
-def auroc(logits: Any, labels: Any) -> jax.Array:
+def auroc(logits: Any, labels: Any, *, where: Any = None) -> jax.Array:
   """Computes the area under the ROC curve (AUROC) of confidence.
 
   It is the probability that a correct prediction has a higher confidence than a
   wrong one. Ties count half. Examples are ranked as for :func:`aurc`.
 
   Args:
-    logits, labels: as for :func:`ece`.
+    logits, labels, where: as for :func:`ece`.
 
   Returns:
     A number from 0 to 1; 0.5 is chance. NaN if all examples are correct, or if
@@ -123,34 +125,54 @@ def auroc(logits: Any, labels: Any) -> jax.Array:
   References:
     `Hendrycks and Gimpel, 2017 <https://arxiv.org/abs/1610.02136>`_
   """
-  wrong, errors, first, last = _by_doubt(logits, labels)
+  right, errors, first, last = _by_doubt(logits)
   # For each correct prediction, count the wrong ones of lower confidence.
   below = errors[-1] - (errors[first] + errors[last]) / 2
-  correct = logits.shape[0] - errors[-1]
-  return jnp.sum(jnp.where(wrong, 0, below / errors[-1])) / correct
+  number = jnp.sum(right, dtype=logits.dtype)
+  return jnp.sum(jnp.where(right, below / errors[-1], 0)) / number
 
 
-def doubt(logits):
-  """Returns log((1 − p) / p), where p is the confidence."""
-  ascending = jnp.sort(logits, axis=1)
-  return logsumexp(ascending[:, :-1] - ascending[:, -1:], axis=1)
+def correlation(examples: _inputs.Examples) -> jax.Array:
+  """Returns Pearson's correlation between confidence and correctness."""
+  keep, mean = examples.keep, examples.mean
+  first = 0 if keep is None else jnp.argmax(keep)
+
+  def deviations(x):
+    # Exactly zero if all confidences, or all outcomes, are equal.
+    x = x - x[first]
+    return x - mean(x)
+
+  x = deviations(examples.confidence)
+  y = deviations(examples.correct.astype(x.dtype))
+  size = lambda x: jnp.sqrt(examples.sum(x**2))
+  return examples.sum(x * y) / (size(x) * size(y))
 
 
-def _by_doubt(logits, labels):
-  """Returns, by falling confidence: wrong, errors so far, ends of ties."""
-  doubts = doubt(logits)
+def _by_doubt(examples: _inputs.Examples) -> tuple[jax.Array, ...]:
+  """Returns, by falling confidence: correct, errors so far, ends of ties.
+
+  Examples that don't count are last, and neither correct nor errors.
+  """
+  doubts, right, wrong = examples.doubt, examples.correct, ~examples.correct
+  if (keep := examples.keep) is not None:
+    doubts = jnp.where(keep, doubts, jnp.inf)
+    right, wrong = right & keep, wrong & keep
   order = jnp.argsort(doubts)
-  doubts, wrong = doubts[order], (_inputs.rank(logits, labels) > 0)[order]
+  doubts, right, wrong = doubts[order], right[order], wrong[order]
   errors = jnp.concatenate([jnp.zeros(1, int), jnp.cumsum(wrong)])
   first = jnp.searchsorted(doubts, doubts, side="left")
   last = jnp.searchsorted(doubts, doubts, side="right")
-  return wrong, errors.astype(logits.dtype), first, last
+  return right, errors.astype(examples.dtype), first, last
 
 
-def _expected_errors(logits, labels):
-  """Returns expected errors among the k most confident, for all k."""
-  _, errors, first, last = _by_doubt(logits, labels)
+def _expected_errors(examples: _inputs.Examples) -> tuple[jax.Array, jax.Array]:
+  """Returns expected errors among the k most confident, and whether k counts.
+
+  k is from 1 to the number of all examples.
+  """
+  _, errors, first, last = _by_doubt(examples)
   # Ties, from first to last, share their errors evenly.
-  kept = jnp.arange(1, logits.shape[0] + 1)
-  share = ((kept - first) / (last - first)).astype(logits.dtype)
-  return errors[first] + share * (errors[last] - errors[first])
+  kept = jnp.arange(1, examples.size + 1)
+  share = ((kept - first) / (last - first)).astype(examples.dtype)
+  expected = errors[first] + share * (errors[last] - errors[first])
+  return expected, kept <= examples.number

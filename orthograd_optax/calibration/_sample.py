@@ -303,9 +303,10 @@ def _width_index(probability: np.ndarray, num_bins: int) -> np.ndarray:
   return np.searchsorted(edges, probability.astype(np.float32))
 
 
-def kept_examples(coverage: float, examples: int) -> int:
-  """Returns the number of examples to keep, rounded up: 7 for 0.7 of 10."""
-  return max(math.ceil(round(coverage * examples, 6)), 1)
+def kept_examples(coverage: float, examples: Any) -> Any:
+  """Returns numbers of examples to keep, rounded up: 7 for 0.7 of 10."""
+  kept = np.ceil(np.round(coverage * np.asarray(examples), 6))
+  return np.maximum(kept, 1).astype(int)
 
 
 def chosen(units: int, resamples: int, random_seed: int):

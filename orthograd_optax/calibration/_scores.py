@@ -9,11 +9,13 @@ from orthograd_optax.calibration import _bins, _fits, _inputs, _ranking
 
 
 @_inputs.checked("k")
-def accuracy(logits: Any, labels: Any, k: int = 1) -> jax.Array:
+def accuracy(
+  logits: Any, labels: Any, k: int = 1, *, where: Any = None
+) -> jax.Array:
   """Computes the share of labels that are among the ``k`` largest logits.
 
   Args:
-    logits, labels: as for :func:`ece`.
+    logits, labels, where: as for :func:`ece`.
     k: from 1 to the number of classes.
 
   Returns:
@@ -25,18 +27,18 @@ def accuracy(logits: Any, labels: Any, k: int = 1) -> jax.Array:
     >>> print([float(calibration.accuracy(logits, [0, 1], k)) for k in (1, 2)])
     [0.5, 1.0]
   """
-  _inputs.check_k(k, logits.shape[1])
-  return jnp.mean((_inputs.rank(logits, labels) < k).astype(logits.dtype))
+  _inputs.check_k(k, logits.classes)
+  return logits.mean((logits.rank < k).astype(logits.dtype))
 
 
 @_inputs.checked()
-def nll(logits: Any, labels: Any) -> jax.Array:
+def nll(logits: Any, labels: Any, *, where: Any = None) -> jax.Array:
   r"""Computes the mean negative log-likelihood (NLL, cross-entropy) in nats.
 
   .. math:: -\frac{1}{n} \sum_i \log p_i(y_i)
 
   Args:
-    logits, labels: as for :func:`ece`.
+    logits, labels, where: as for :func:`ece`.
 
   Returns:
     A number, at least 0.
@@ -47,17 +49,17 @@ def nll(logits: Any, labels: Any) -> jax.Array:
     >>> print(f"{calibration.nll(logits, [0]):.4f}")
     0.6931
   """
-  return jnp.mean(_inputs.nll(logits, labels))
+  return logits.mean(logits.nll)
 
 
 @_inputs.checked()
-def brier(logits: Any, labels: Any) -> jax.Array:
+def brier(logits: Any, labels: Any, *, where: Any = None) -> jax.Array:
   r"""Computes the Brier score: the squared error of the softmax.
 
   .. math:: \frac{1}{n} \sum_i \sum_k \left(p_i(k) - [k = y_i]\right)^2
 
   Args:
-    logits, labels: as for :func:`ece`.
+    logits, labels, where: as for :func:`ece`.
 
   Returns:
     A number from 0 to 2: a sum over classes, as Brier defined it, not a mean.
@@ -68,15 +70,15 @@ def brier(logits: Any, labels: Any) -> jax.Array:
     >>> print(f"{calibration.brier(logits, [0]):.3f}")
     0.375
   """
-  return jnp.mean(_inputs.brier(logits, labels))
+  return logits.mean(logits.brier)
 
 
 @_inputs.checked()
-def entropy(logits: Any, labels: Any = None) -> jax.Array:
+def entropy(logits: Any, labels: Any = None, *, where: Any = None) -> jax.Array:
   """Computes the mean entropy of the softmax, in nats.
 
   Args:
-    logits: as for :func:`ece`.
+    logits, where: as for :func:`ece`.
     labels: ignored, so that all metrics have the same arguments.
 
   Returns:
@@ -87,15 +89,17 @@ def entropy(logits: Any, labels: Any = None) -> jax.Array:
     >>> print(f"{calibration.entropy([[0.0] * 10]):.4f}")
     2.3026
   """
-  return jnp.mean(_inputs.entropy(logits))
+  return logits.mean(logits.entropy)
 
 
 @_inputs.checked()
-def confidence(logits: Any, labels: Any = None) -> jax.Array:
+def confidence(
+  logits: Any, labels: Any = None, *, where: Any = None
+) -> jax.Array:
   """Computes the mean confidence: the largest softmax probability.
 
   Args:
-    logits, labels: as for :func:`entropy`.
+    logits, labels, where: as for :func:`entropy`.
 
   Returns:
     A number from 1 / classes to 1.
@@ -106,15 +110,17 @@ def confidence(logits: Any, labels: Any = None) -> jax.Array:
     >>> print(f"{calibration.confidence(logits):.4f}")
     0.7500
   """
-  return jnp.mean(_inputs.confidence(logits))
+  return logits.mean(logits.confidence)
 
 
 @_inputs.checked()
-def max_logit(logits: Any, labels: Any = None) -> jax.Array:
+def max_logit(
+  logits: Any, labels: Any = None, *, where: Any = None
+) -> jax.Array:
   """Computes the mean, over examples, of the largest absolute logit.
 
   Args:
-    logits, labels: as for :func:`entropy`.
+    logits, labels, where: as for :func:`entropy`.
 
   Returns:
     A number, at least 0. Adding a constant to the logits changes it, but no
@@ -126,35 +132,37 @@ def max_logit(logits: Any, labels: Any = None) -> jax.Array:
     >>> print(calibration.max_logit([[1.0, -3.0], [2.0, 1.0]]))
     2.5
   """
-  return jnp.mean(_inputs.max_logit(logits))
+  return logits.mean(logits.max_logit)
 
 
 @_inputs.checked()
-def logit_variance(logits: Any, labels: Any = None) -> jax.Array:
+def logit_variance(
+  logits: Any, labels: Any = None, *, where: Any = None
+) -> jax.Array:
   """Computes the mean, over examples, of the logits' unbiased variance.
 
   Args:
-    logits, labels: as for :func:`entropy`.
+    logits, labels, where: as for :func:`entropy`.
 
   Returns:
     A number, at least 0. A logit of −∞ makes it NaN: see :func:`max_logit`.
 
   Examples:
     >>> from orthograd_optax import calibration
-    >>> print(calibration.logit_variance([[1.0, 2.0, 3.0]]))
-    1.0
+    >>> print(f"{calibration.logit_variance([[1.0, 2.0, 3.0]]):.4f}")
+    1.0000
   """
-  return jnp.mean(_inputs.logit_variance(logits))
+  return logits.mean(logits.logit_variance)
 
 
-@_inputs.suggesting
+@_inputs.checked("num_bins")
 def evaluate(
-  logits: Any, labels: Any, num_bins: int = 10
+  logits: Any, labels: Any, num_bins: int = 10, *, where: Any = None
 ) -> dict[str, jax.Array]:
   """Computes the ten metrics of the paper below in one call.
 
   Args:
-    logits, labels, num_bins: as for :func:`ece`.
+    logits, labels, num_bins, where: as for :func:`ece`.
 
   Returns:
     A dictionary of ``accuracy``, ``top5_accuracy`` (1 with fewer classes),
@@ -171,10 +179,10 @@ def evaluate(
   References:
     Hedges, OrthoGrad Improves Neural Calibration, 2025
   """
-  metrics = _bins.tally(logits, labels, num_bins).metrics()
+  metrics = _bins.total(logits, num_bins).metrics()
   # With all logits at hand, this is more precise than the tally.
-  correlation = _ranking.confidence_correlation(logits, labels)
-  return metrics | {"confidence_correlation": correlation}
+  metrics["confidence_correlation"] = _ranking.correlation(logits)
+  return metrics
 
 
 class Decomposition(NamedTuple):
@@ -191,7 +199,12 @@ class Decomposition(NamedTuple):
 
 @_inputs.checked("num_bins", "binning")
 def brier_decomposition(
-  logits: Any, labels: Any, num_bins: int = 10, binning: _bins.Binning = "width"
+  logits: Any,
+  labels: Any,
+  num_bins: int = 10,
+  binning: _bins.Binning = "width",
+  *,
+  where: Any = None,
 ) -> Decomposition:
   r"""Splits the Brier score into calibration plus refinement.
 
@@ -206,7 +219,7 @@ def brier_decomposition(
   Variation within bins counts as resolution.
 
   Args:
-    logits, labels, num_bins, binning: as for :func:`ece`.
+    logits, labels, num_bins, binning, where: as for :func:`ece`.
 
   Returns:
     A :class:`Decomposition` whose sum is :func:`brier`. Neither part is
@@ -223,14 +236,16 @@ def brier_decomposition(
     Stephenson et al, Two extra components in the Brier score decomposition,
     2008
   """
-  bins = _bins.by_class(logits, labels, num_bins, binning)
+  bins = _bins.by_class(logits, num_bins, binning)
   calibration = jnp.sum(_bins.mean_gap(bins, power=2))
-  score = jnp.mean(_inputs.brier(logits, labels))
+  score = logits.mean(logits.brier)
   return Decomposition(calibration, score - calibration)
 
 
 @_inputs.checked()
-def nll_decomposition(logits: Any, labels: Any) -> Decomposition:
+def nll_decomposition(
+  logits: Any, labels: Any, *, where: Any = None
+) -> Decomposition:
   r"""Splits the negative log-likelihood into calibration plus refinement.
 
   The refinement is the loss at the best temperature. The calibration is what
@@ -241,7 +256,7 @@ def nll_decomposition(logits: Any, labels: Any) -> Decomposition:
     \mathrm{calibration} = \mathrm{nll}(z, y) - \mathrm{refinement} .
 
   Args:
-    logits, labels: as for :func:`ece`.
+    logits, labels, where: as for :func:`ece`.
 
   Returns:
     A :class:`Decomposition`, whose sum is :func:`nll`. Neither part is
@@ -257,9 +272,8 @@ def nll_decomposition(logits: Any, labels: Any) -> Decomposition:
   References:
     `Berta et al, 2025 <https://arxiv.org/abs/2501.19195>`_
   """
-  score = jnp.mean(_inputs.nll(logits, labels))
-  temperature = _fits.fit_temperature(logits, labels)
-  best = jnp.mean(_inputs.nll(logits / temperature, labels))
+  score = logits.mean(logits.nll)
+  best = _fits.loss_at(logits, _fits.best_temperature(logits))
   # Rounding may put the best loss a little above the score.
   refinement = jnp.minimum(best, score)
   return Decomposition(score - refinement, refinement)

@@ -1,0 +1,184 @@
+"""Metrics of tokens: logits of any shape, padded, sharded, without copies."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+import numpy as np
+import pytest
+from scipy import special
+
+from orthograd_optax import calibration
+
+SHAPE, CLASSES = (8, 24), 16
+METRICS = {
+  "accuracy": functools.partial(calibration.accuracy, k=2),
+  "nll": calibration.nll,
+  "brier": calibration.brier,
+  "ece": calibration.ece,
+  "ece_mass": functools.partial(calibration.ece, binning="mass"),
+  "mce": calibration.mce,
+  "rms_calibration_error": calibration.rms_calibration_error,
+  "ks_calibration_error": calibration.ks_calibration_error,
+  "classwise_ece": calibration.classwise_ece,
+  "classwise_ece_mass": functools.partial(
+    calibration.classwise_ece, binning="mass"
+  ),
+  "top_k_ece": functools.partial(calibration.top_k_ece, k=3),
+  "debiased_ece": calibration.debiased_ece,
+  "smooth_ece": calibration.smooth_ece,
+  "entropy": calibration.entropy,
+  "confidence": calibration.confidence,
+  "max_logit": calibration.max_logit,
+  "logit_variance": calibration.logit_variance,
+  "confidence_correlation": calibration.confidence_correlation,
+  "aurc": calibration.aurc,
+  "auroc": calibration.auroc,
+  "selective_risk": functools.partial(calibration.selective_risk, coverage=0.7),
+  "fit_temperature": calibration.fit_temperature,
+  "brier_decomposition": calibration.brier_decomposition,
+  "nll_decomposition": calibration.nll_decomposition,
+  "evaluate": calibration.evaluate,
+  "reliability": calibration.reliability,
+  "tally": lambda *args, **kwargs: calibration.tally(*args, **kwargs).metrics(),
+}
+
+
+@functools.cache
+def tokens():
+  """Logits, labels and a mask. Padding has impossible logits and labels."""
+  random = np.random.default_rng(0)
+  logits = (2 * random.normal(size=(*SHAPE, CLASSES))).astype(np.float32)
+  noise = random.gumbel(size=logits.shape)
+  labels = np.argmax(logits / 1.7 + noise, axis=-1)
+  where = np.arange(SHAPE[1]) < random.integers(5, SHAPE[1], SHAPE[0])[:, None]
+  return (
+    np.where(where[..., None], logits, np.nan),
+    np.where(where, labels, -100),
+    where,
+  )
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_padded_tokens_are_the_examples_that_count(name):
+  logits, labels, where = tokens()
+  metric = METRICS[name]
+  expected = metric(logits[where], labels[where])
+  eager = metric(logits, labels, where=where)
+  chex.assert_trees_all_close(eager, expected, rtol=3e-6, atol=1e-6)
+  traced = jax.jit(lambda *x: metric(*x[:2], where=x[2]))(*tokens())
+  chex.assert_trees_all_close(traced, expected, rtol=3e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  "spec", [P("x"), P(None, "x"), P(None, None, "x")], ids=str
+)
+@pytest.mark.parametrize("name", ["tally", "aurc", "classwise_ece"])
+def test_sharded_tokens(name, spec):
+  """The numbers are the same, and no array of the logits' size is gathered."""
+  mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+  logits, labels, where = tokens()
+  logits = np.nan_to_num(logits)
+  put = lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec))
+  arguments = put(logits, spec), put(labels, P(*spec[:2])), put(where, P())
+  metric = jax.jit(lambda *x: METRICS[name](*x[:2], where=x[2]))
+  expected = METRICS[name](logits, labels, where=where)
+  compiled = metric.lower(*arguments).compile()
+  actual = compiled(*arguments)
+  chex.assert_trees_all_close(actual, expected, rtol=3e-6, atol=1e-6)
+  gathers = [x for x in compiled.as_text().splitlines() if "all-gather(" in x]
+  for rows in (f"{SHAPE[0]},{SHAPE[1]}", f"{SHAPE[0] * SHAPE[1]}"):
+    assert not any(f"[{rows},{CLASSES}]" in line for line in gathers)
+
+
+def test_many_classes_are_accurate_without_a_copy():
+  """50,257 of them, by float64 NumPy."""
+  random = np.random.default_rng(1)
+  logits = (3 * random.normal(size=(2, 8, 50_257))).astype(np.float32)
+  labels = random.integers(0, 50_257, size=(2, 8))
+  labels[0] = logits[0].argmax(axis=-1)
+  tally = jax.jit(calibration.tally).lower(logits, labels).compile()
+  assert tally.memory_analysis().temp_size_in_bytes < logits.nbytes / 10
+  actual = calibration.Tally.metrics(tally(logits, labels))
+  z = logits.astype(np.float64)
+  p, log_p = special.softmax(z, axis=-1), special.log_softmax(z, axis=-1)
+  own = np.take_along_axis(p, labels[..., None], -1)[..., 0]
+  brier = (p**2).sum(-1) - own**2 + (1 - own) ** 2
+  expected = {
+    "accuracy": 0.5,
+    "nll": -np.take_along_axis(log_p, labels[..., None], -1).mean(),
+    "brier": brier.mean(),
+    "entropy": -(p * log_p).sum(-1).mean(),
+    "confidence": p.max(-1).mean(),
+    "max_logit": np.abs(z).max(-1).mean(),
+    "logit_variance": z.var(-1, ddof=1).mean(),
+  }
+  for name, value in expected.items():
+    np.testing.assert_allclose(actual[name], value, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+  ("name", "dtype"),
+  [
+    ("aurc", jnp.float32),
+    ("fit_temperature", jnp.float32),
+    ("evaluate", jnp.bfloat16),
+    ("ks_calibration_error", jnp.bfloat16),
+  ],
+)
+def test_metrics_allocate_no_copy(name, dtype):
+  logits = jax.ShapeDtypeStruct((16, 64, 20_011), dtype)
+  labels = jax.ShapeDtypeStruct((16, 64), np.int32)
+  compiled = jax.jit(METRICS[name]).lower(logits, labels).compile()
+  size = logits.size * logits.dtype.itemsize
+  assert compiled.memory_analysis().temp_size_in_bytes < size / 3
+
+
+@pytest.mark.parametrize("name", ["nll", "brier", "entropy", "confidence"])
+def test_gradients(name):
+  """Sums of integers have the derivatives of plain sums."""
+  logits, labels, where = tokens()
+  logits = np.nan_to_num(logits)[:, :5]
+  labels, where = np.where(where, labels, 0)[:, :5], where[:, :5]
+
+  def plain(z):
+    p, log_p = jax.nn.softmax(z), jax.nn.log_softmax(z)
+    own = jax.nn.one_hot(labels, CLASSES)
+    values = {
+      "nll": -(own * log_p).sum(-1),
+      "brier": ((p - own) ** 2).sum(-1),
+      "entropy": -(p * log_p).sum(-1),
+      "confidence": p.max(-1),
+    }
+    return values[name].mean(where=where)
+
+  metric = lambda z: METRICS[name](z, labels, where=where)
+  actual, expected = jax.grad(metric)(logits), jax.grad(plain)(logits)
+  np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-7)
+  # And of the second order, along a line.
+  along = lambda f: jax.grad(jax.grad(lambda t: f(logits * t)))(1.0)
+  np.testing.assert_allclose(along(metric), along(plain), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["auroc", "aurc", "ks_calibration_error"])
+def test_the_order_of_classes_breaks_no_tie(name):
+  random = np.random.default_rng(2)
+  logits = np.tile(random.normal(size=(6, CLASSES)), (20, 1)).astype(np.float32)
+  order = random.permuted(np.tile(np.arange(CLASSES), (120, 1)), axis=1)
+  labels = np.where(random.random(120) < 0.6, logits.argmax(1), 3)
+  expected = METRICS[name](logits, labels)
+  permuted = np.take_along_axis(logits, order, axis=1)
+  own = np.argmax(order == labels[:, None], axis=1)
+  np.testing.assert_allclose(METRICS[name](permuted, own), expected, rtol=1e-6)
+
+
+def test_where_refuses():
+  logits, labels, where = tokens()
+  for metric in (calibration.nll, calibration.tally, calibration.fit):
+    with pytest.raises(ValueError, match=r"where must be .* \(8, 24\), .*\(8,"):
+      metric(logits, labels, where=where[:, :3])
+  with pytest.raises(ValueError, match=r"labels\[0, \d+\] is -100.*pass where"):
+    calibration.nll(logits, labels)
