@@ -56,7 +56,7 @@ DIGESTS = {
 LARGEST_BATCH = 32_000_000
 LARGEST_LABELS = 1_000_000
 LABELS = ("train_lables.json", "test_lables.json")  # sic
-SAMPLE = pathlib.Path(__file__).parents[1] / "cifar" / "sample"
+SAMPLE = pathlib.Path(__file__).parent / "sample"
 SAMPLE_FILES = {
   "train.png": (
     "5ee29b3fc6943481d0a6309758af11a68af28224a027fdc693edcb2f2c25bf1f"
