@@ -45,6 +45,15 @@ def test_flax_nnx(tmp_path):
 
 
 @pytest.mark.slow
+def test_language_model(tmp_path):
+  found = run("language_model", tmp_path, steps=30, every=15)
+  assert len(found) == 4
+  for confidence, ece, temperature in (curve[-1] for curve in found.values()):
+    assert 1 / 128 < confidence < 1 and 0 < ece < confidence
+    assert 0.2 < temperature < 5
+
+
+@pytest.mark.slow
 def test_equinox_mlp(tmp_path):
   found = run("equinox_mlp", tmp_path, steps=600)
   assert found["⊥Grad"]["max_logit"] < 0.7 * found["SGD"]["max_logit"]
