@@ -81,3 +81,4 @@ from ._scores import logit_variance as logit_variance
 from ._scores import max_logit as max_logit
 from ._scores import nll as nll
 from ._scores import nll_decomposition as nll_decomposition
+from ._scores import sequence_confidence as sequence_confidence

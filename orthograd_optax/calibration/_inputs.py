@@ -54,8 +54,9 @@ def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             "name it in static_argnames."
           )
       names = "logits", "labels", "where"
-      arrays = [arguments.pop(name, None) for name in names]
-      return jitted(*check_pair(*arrays, needs_labels), **arguments)
+      pair = [arguments.pop(name, None) for name in names]
+      arrays = check_pair(*pair, needs_labels=needs_labels)
+      return jitted(*arrays, **arguments)
 
     return wrapper  # pyright: ignore[reportReturnType]
 

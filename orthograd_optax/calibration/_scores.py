@@ -1,6 +1,6 @@
 """Computes scores of logits, and decomposes proper scores."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -183,6 +183,59 @@ def evaluate(
   # With all logits at hand, this is more precise than the tally.
   metrics["confidence_correlation"] = _ranking.correlation(logits)
   return metrics
+
+
+@_inputs.suggesting
+def sequence_confidence(
+  logits: Any,
+  tokens: Any = None,
+  *,
+  kind: Literal["product", "minimum", "mean"] = "product",
+  log: bool = False,
+  where: Any = None,
+) -> jax.Array:
+  """Computes the confidence of sequences from the confidence of their tokens.
+
+  Args:
+    logits: array of shape (..., tokens, classes).
+    tokens: integer array of shape (..., tokens): the generated tokens, whose
+      probabilities count. By default, the most probable ones.
+    kind: ``"product"``, ``"minimum"`` or ``"mean"`` of the probabilities of the
+      tokens. Libraries differ, so name it when you report it. The product falls
+      as sequences grow.
+    log: whether to return the logarithm. The product of many tokens is 0 in
+      float32.
+    where: booleans of shape (..., tokens): ``False`` for padding.
+
+  Returns:
+    An array of shape (...), for each sequence.
+
+  Examples:
+    >>> from orthograd_optax import calibration
+    >>> p = [[[0.9, 0.1], [0.5, 0.5]]]  # two tokens
+    >>> logits = calibration.from_probabilities(p)
+    >>> print(calibration.sequence_confidence(logits).round(2))
+    [0.45]
+    >>> print(calibration.sequence_confidence(logits, kind="mean").round(2))
+    [0.7]
+  """
+  kinds = "product", "minimum", "mean"
+  _inputs.require(kind in kinds, f"kind must be one of {kinds}", repr(kind))
+  logits, tokens, where = _inputs.check_pair(
+    logits, tokens, where, needs_labels=False
+  )
+  examples = _inputs.Examples(logits, tokens, where)
+  shape = examples.logits.shape[:-1]
+  logs = jnp.log(examples.confidence) if tokens is None else -examples.nll
+  logs = logs.reshape(shape)
+  keep = jnp.ones(shape, bool) if where is None else jnp.asarray(where)
+  if kind == "product":
+    result = jnp.sum(logs, axis=-1, where=keep)
+  elif kind == "minimum":
+    result = jnp.min(logs, axis=-1, where=keep, initial=0)
+  else:
+    result = jnp.log(jnp.mean(jnp.exp(logs), axis=-1, where=keep))
+  return result if log else jnp.exp(result)
 
 
 class Decomposition(NamedTuple):

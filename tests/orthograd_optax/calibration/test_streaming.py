@@ -37,7 +37,7 @@ def test_clu(name):
 
   @flax.struct.dataclass
   class Collection(metrics.Collection):
-    loss: metrics.Average.from_output("loss")
+    loss: metrics.Average.from_output("loss")  # pyright: ignore
     calibration: calibration.Tally
 
   @jax.jit

@@ -47,6 +47,12 @@ METRICS = {
 }
 
 
+def temporary(compiled):
+  memory = compiled.memory_analysis()
+  assert memory is not None
+  return memory.temp_size_in_bytes
+
+
 @functools.cache
 def tokens():
   """Logits, labels and a mask. Padding has impossible logits and labels."""
@@ -89,7 +95,8 @@ def test_sharded_tokens(name, spec):
   compiled = metric.lower(*arguments).compile()
   actual = compiled(*arguments)
   chex.assert_trees_all_close(actual, expected, rtol=3e-6, atol=1e-6)
-  gathers = [x for x in compiled.as_text().splitlines() if "all-gather(" in x]
+  lines = str(compiled.as_text()).splitlines()
+  gathers = [line for line in lines if "all-gather(" in line]
   for rows in (f"{SHAPE[0]},{SHAPE[1]}", f"{SHAPE[0] * SHAPE[1]}"):
     assert not any(f"[{rows},{CLASSES}]" in line for line in gathers)
 
@@ -101,7 +108,7 @@ def test_many_classes_are_accurate_without_a_copy():
   labels = random.integers(0, 50_257, size=(2, 8))
   labels[0] = logits[0].argmax(axis=-1)
   tally = jax.jit(calibration.tally).lower(logits, labels).compile()
-  assert tally.memory_analysis().temp_size_in_bytes < logits.nbytes / 10
+  assert temporary(tally) < logits.nbytes / 10
   actual = calibration.Tally.metrics(tally(logits, labels))
   z = logits.astype(np.float64)
   p, log_p = special.softmax(z, axis=-1), special.log_softmax(z, axis=-1)
@@ -134,7 +141,7 @@ def test_metrics_allocate_no_copy(name, dtype):
   labels = jax.ShapeDtypeStruct((16, 64), np.int32)
   compiled = jax.jit(METRICS[name]).lower(logits, labels).compile()
   size = logits.size * logits.dtype.itemsize
-  assert compiled.memory_analysis().temp_size_in_bytes < size / 3
+  assert temporary(compiled) < size / 3
 
 
 @pytest.mark.parametrize("name", ["nll", "brier", "entropy", "confidence"])
@@ -182,3 +189,31 @@ def test_where_refuses():
       metric(logits, labels, where=where[:, :3])
   with pytest.raises(ValueError, match=r"labels\[0, \d+\] is -100.*pass where"):
     calibration.nll(logits, labels)
+
+
+@pytest.mark.parametrize("kind", ["product", "minimum", "mean"])
+@pytest.mark.parametrize("generated", [False, True])
+def test_sequence_confidence(kind, generated):
+  logits, labels, where = tokens()
+  p = special.softmax(logits.astype(np.float64), axis=-1)
+  shown = np.where(where, labels, 0)
+  own = np.take_along_axis(p, shown[..., None], -1)[..., 0]
+  of_tokens = own if generated else p.max(-1)
+  reduce = {"product": np.prod, "minimum": np.min, "mean": np.mean}[kind]
+  rows = zip(of_tokens, where, strict=True)
+  expected = [reduce(row[keep]) for row, keep in rows]
+  given = labels if generated else None
+  confidence = functools.partial(calibration.sequence_confidence, kind=kind)
+  actual = jax.jit(confidence)(logits, given, where=where)
+  np.testing.assert_allclose(actual, expected, rtol=1e-5)
+  logs = confidence(logits, given, where=where, log=True)
+  np.testing.assert_allclose(logs, np.log(expected), rtol=1e-5)
+
+
+def test_sequence_confidence_does_not_underflow_in_logs():
+  logits = np.zeros((1, 1000, 8), np.float32)
+  assert calibration.sequence_confidence(logits)[0] == 0
+  logs = calibration.sequence_confidence(logits, log=True)
+  np.testing.assert_allclose(logs, -1000 * np.log(8), rtol=1e-6)
+  with pytest.raises(ValueError, match="kind must be one of .*'median'"):
+    calibration.sequence_confidence(logits, kind="median")
