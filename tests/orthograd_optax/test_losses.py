@@ -1,6 +1,7 @@
 """The losses against their papers' formulas in float64, and PyTorch."""
 
 import functools
+from typing import Any
 
 import chex
 from hypothesis import given, settings
@@ -346,9 +347,8 @@ class StablemaxTest(chex.TestCase):
       counted = np.zeros((N, K), bool)
       counted[np.ix_(rows, columns)] = True
       loss = lambda z, where=where: stablemax(z, LABELS, where=where)
-      losses, vjp = self.variant(lambda z, f=loss: jax.vjp(f, z))(
-        np.where(counted, logits, np.nan)
-      )
+      with_slope: Any = self.variant(lambda z, f=loss: jax.vjp(f, z))
+      losses, vjp = with_slope(np.where(counted, logits, np.nan))
       grads = np.asarray(vjp(jnp.ones(N))[0])
       # A class that doesn't count is as one whose s is 0.
       kept, _ = expect(
