@@ -34,21 +34,7 @@ _BLOCK = re.compile(
 MOST_DIAGRAMS = 4
 AFTER_T = ("loss", "ece", "brier")  # what the replication tests
 HEADLINE = ("accuracy", "ece", "loss", "scaled_loss")
-PANELS = {
-  "loss in training": ("train", "loss"),
-  "loss on the test set": ("clean", "loss"),
-  "ECE on the test set": ("clean", "ece"),
-}
-# The number that a part of a method has.
-KNOBS = {
-  "cosine": "warm_up",
-  "label_smoothing": "smoothing",
-  "focal": "focus",
-  "logit_norm": "temperature",
-  "mixup": "mixing",
-  "sam": "radius",
-  "average": "averaging",
-}
+EPOCHS = range(20, 101, 20)  # that the replication's studies share
 
 
 def context(
@@ -78,8 +64,9 @@ def context(
   return questions(ask) | {
     "CORRUPTIONS": datasets.CORRUPTIONS,
     "EXTRA_CORRUPTIONS": datasets.EXTRA_CORRUPTIONS,
-    "along_weights": lambda: along_weights(ask),
-    "in_tf32": lambda: in_tf32(ask),
+    "kinds_of_parameters": kinds_of_parameters,
+    "radial_shares": lambda method: radial_shares(ask, method),
+    "unpaired": compare.unpaired,
     "least_p": compare.least_p,
     "link": link,
     "page": page,
@@ -102,24 +89,11 @@ def make_kept(
 ) -> Iterator[tuple[str, Page]]:
   """Yields the answer and the pages of the replication, by name."""
   facts = context(ask, folder, False)
-  short, wide, longer = map(
-    ask.source.results, ("resnet18", "wrn28_10", "extended")
+  short, harder, wide, longer = map(
+    ask.source.results,
+    ("resnet18", "resnet18_corrupted", "wrn28_10", "extended"),
   )
-  harder = ask.source.results("resnet18_corrupted")
-  both = {
-    "ResNet-18": (short, range(40)),
-    "WRN-28-10": (wide, range(10)),
-  }
-  long_one = {"1000 epochs": (longer, range(5))}
-  every = longer.evaluated(PAIR, range(5), "train")
-  panels = {
-    "loss in training": ("train", "loss"),
-    "accuracy in training, %": ("train", "top1"),
-    "test loss": ("clean", "loss"),
-    "test accuracy, %": ("clean", "top1"),
-    "max logit": ("clean", "max_logit"),
-    "norm of the weights": ("clean", "weight_norm"),
-  }
+  both = {"ResNet-18": short, "WRN-28-10": wide}
   replicated = {
     name: situation(ask, pool, *PAIR)
     for name, pool in (
@@ -128,29 +102,23 @@ def make_kept(
       ("1000 epochs", "extended"),
     )
   }
-  diagrams = {
-    "reliability": (short, "clean", range(40)),
-    "reliability_corrupted": (harder, "corrupted", range(40)),
-    "wide_reliability": (wide, "clean", range(10)),
-    "wide_reliability_corrupted": (wide, "corrupted", range(5)),
-  }
+  every = longer.evaluated(PAIR, range(5), "train")
+  draw = figures.reliability
   drawings = {
     "answer": lambda: effects(situations(ask), relative=True),
     "scaling": lambda: effects(replicated),
-    "epochs": lambda: figures.on_the_way(both, range(20, 101, 20)),
-    "epochs_1000": lambda: figures.on_the_way(long_one, every),
-    "severity": lambda: figures.severity(harder, range(40)),
-    "extended": lambda: figures.severity(longer, range(5)),
+    "epochs": lambda: figures.on_the_way(both, EPOCHS),
+    "epochs_1000": lambda: figures.on_the_way({"1000 epochs": longer}, every),
+    "severity": lambda: figures.severity(harder),
+    "extended": lambda: figures.severity(longer),
     "trajectories": lambda: figures.training(
-      longer, panels, every, seeds=range(5)
+      longer, query.LABELS["panels"]["trajectories"], every
     ),
-    "radial": lambda: figures.radial(
-      radial_shares(ask)["orthograd"], range(20, 101, 20)
-    ),
-    **{
-      name: lambda its=its: figures.reliability(its[0], PAIR, *its[1:])
-      for name, its in diagrams.items()
-    },
+    "radial": lambda: figures.radial(radial_shares(ask, "orthograd"), EPOCHS),
+    "reliability": lambda: draw(short),
+    "reliability_corrupted": lambda: draw(harder, PAIR, "corrupted"),
+    "wide_reliability": lambda: draw(wide),
+    "wide_reliability_corrupted": lambda: draw(wide, PAIR, "corrupted"),
   }
   names = {
     "README": "answer",
@@ -225,67 +193,31 @@ def effects(lines: Mapping[str, Mapping[str, Any]], relative: bool = False):
   )
 
 
-def in_tf32(ask: Comparisons) -> dict[tuple[str, str], list[Any]]:
-  """Returns TF32 minus bfloat16, of other seeds, for means of late epochs."""
-  few, many = map(ask.source.results, ("wide_tf32", "wrn28_10"))
-  epochs = [range(first, 101, 4) for first in (100, 80, 60)]
-  return {
-    (metric, method): [
-      compare.unpaired(
-        few.values(method, metric, range(2), late),
-        many.values(method, metric, range(5, 10), late),
-      )
-      for late in epochs
-    ]
-    for metric in ("top1", "loss", "max_logit")
-    for method in PAIR
-  }
-
-
-def radial_shares(ask: Comparisons) -> dict[str, dict[str, Any]]:
+def radial_shares(ask: Comparisons, method: str) -> dict[str, dict[str, Any]]:
   """Returns the share of ‖g‖² along the weights, in %.
 
-  It is of shape (seeds, epochs), by method, network and kind of parameter.
+  It is of shape (seeds, epochs), by network and kind of parameter.
   """
-  networks = {"ResNet-18": "extended", "WRN-28-10": "wrn28_10"}
-  shares: dict[str, dict[str, Any]] = {}
-  for method in PAIR:
-    shares[method] = {}
-    for network, name in networks.items():
-      found = ask.source.results(name)
-      (first,) = found.get(method, 0, "train", 100)
-      shares[method][network] = {
-        metric.removeprefix("radial: "): 100
-        * found.over_epochs(
-          method, metric, range(5), range(20, 101, 20), "train"
-        )
-        for metric in first["metrics"]
-        if metric.startswith("radial: ")
-      }
+  shares = {}
+  for network, name in (("ResNet-18", "extended"), ("WRN-28-10", "wrn28_10")):
+    found = ask.source.results(name)
+    (first,) = found.get(method, 0, "train", 100)
+    over = lambda it, found=found: found.over_epochs(
+      method, it, range(5), EPOCHS, "train"
+    )
+    shares[network] = {
+      it.removeprefix("radial: "): 100 * over(it)
+      for it in first["metrics"]
+      if it.startswith("radial: ")
+    }
   return shares
 
 
-def along_weights(ask: Comparisons) -> dict[str, Any]:
-  """Returns how much of the gradient ⊥Grad can remove, in both networks."""
-  shares = radial_shares(ask)
-  last = lambda method, network, kind: shares[method][network][kind][:, -1]
-  model = registry.MODELS["wrn28_10"]()
-  shapes = jax.eval_shape(lambda: models.init(model, jax.random.key(0)))
-  kinds = jax.tree.leaves(models.kinds(model, shapes["params"]))
-  bare, normed = "kernel, no norm", "kernel, then norm"
-  return {
-    "bare": last("orthograd", "WRN-28-10", bare).mean(),
-    "normed": last("orthograd", "WRN-28-10", normed).mean(),
-    "bare_kernels": kinds.count(bare),
-    "kernels": kinds.count(bare) + kinds.count(normed),
-    "dense": {
-      method: {
-        "wide": last(method, "WRN-28-10", "dense kernel"),
-        "resnet": last(method, "ResNet-18", "dense kernel"),
-      }
-      for method in PAIR
-    },
-  }
+def kinds_of_parameters(model: str) -> list[str]:
+  """Returns the kind of each parameter of a network."""
+  built = registry.MODELS[model]()
+  shapes = jax.eval_shape(lambda: models.init(built, jax.random.key(0)))
+  return jax.tree.leaves(models.kinds(built, shapes["params"]))
 
 
 def fill(path: pathlib.Path, ask: Comparisons) -> str:
@@ -306,7 +238,7 @@ def settings_of(methods: Iterable[config.Method]) -> dict[str, dict[str, Any]]:
   found = {}
   for method in methods:
     parts = (method.schedule, method.loss, method.augmentation, method.wrapper)
-    knobs = {KNOBS.get(part) for part in parts}
+    knobs = {query.LABELS["knobs"].get(part) for part in parts}
     changes = {
       k: v
       for k, v in dataclasses.asdict(method).items()
@@ -336,33 +268,6 @@ def headline(ask: Comparisons, name: str, pair: Pair) -> dict[str, Any]:
   found = ask.source.results(name)
   its = [it for it in HEADLINE if found.measured(pair, it)]
   return ask.table(name, its, pair)
-
-
-def sentence(rows: Mapping[str, compare.Compared], pair: Pair) -> str:
-  """Says what happened, by the rows of :func:`headline`."""
-  verbs: dict[str, list[str]] = {"lowers": [], "raises": []}
-  for it, label in {
-    "ece": "ECE",
-    "loss": "the loss",
-    "scaled_loss": "the loss after T",
-  }.items():
-    if (row := rows.get(it)) and row.sign:
-      verb = "lowers" if row.sign < 0 else "raises"
-      means = np.mean(row.a), np.mean(row.b)
-      verbs[verb].append("{} from {:.3f} to {:.3f}".format(label, *means))
-  said = [f"{v} {' and '.join(its)}" for v, its in verbs.items() if its]
-  first, second = map(query.method_name, pair)
-  text = f"{second} {' and '.join(said)}"
-  if not said:
-    text = f"No difference between {second} and {first} is shown in loss or ECE"
-  row = rows["accuracy"]
-  if row.sign:
-    a, b = np.mean(row.a), np.mean(row.b)
-    tail = f"accuracy {'rises' if b > a else 'falls'} from {a:.1f} to {b:.1f} %"
-  else:
-    small = row.is_within(row.margin)
-    tail = f"accuracy does not change{'' if small else ' significantly'}"
-  return f"{text}; {tail}."
 
 
 def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
@@ -408,7 +313,7 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
     ),
     f"{picture}_reliability": lambda: figures.reliability(found, ended),
     f"{picture}_curves": lambda: figures.training(
-      found, PANELS, epochs, followed
+      found, query.LABELS["panels"]["study"], epochs, followed
     ),
   }
   runs_of = {
@@ -421,9 +326,7 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
     "picture": picture,
     "title": title(name),
     "conclusion": template if concluded else "",
-    "sentences": [
-      sentence(headline(ask, name, its), its) for its in list(answer)[:3]
-    ],
+    "headlines": {its: headline(ask, name, its) for its in list(answer)[:3]},
     "headline": first,
     "pair": pair,
     "pairs": list(answer),

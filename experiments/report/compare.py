@@ -232,10 +232,8 @@ class Comparisons:
 
   def _raw(self, name, a, b, it, seeds=None, **where) -> Compared:
     found = self.source.results(name)
-    key, it = (
-      it,
-      query.outcome(it, where.get("images", ""), where.get("part", "")),
-    )
+    key = it
+    it = query.outcome(it, where.get("images", ""), where.get("part", ""))
     if seeds is None:
       epoch = where.get("epoch", 0)
       epochs = epoch if isinstance(epoch, Sequence) else [epoch or found.epochs]
@@ -269,25 +267,19 @@ class Comparisons:
         f"{study.config.epochs}, each with {first.label}. Train them: `python "
         f"-m experiments run {study.name}`."
       )
-    names = dict.fromkeys([study.outcome, *query.OUTCOMES])
     tested = {
       it: {p: self._raw(name, *p, it) for p in pairs}
-      for it in names
+      for it in dict.fromkeys([study.outcome, *query.OUTCOMES])
       if all(found.measured(p, query.OUTCOMES[it]) for p in pairs)
     }
     primary, *rest = tested.items()
     family = self._relatives(name)
-    adjust(
-      [*primary[1].values(), *family], len(query.pairs(study)) + len(family)
-    )
-    adjust(
-      cell
-      for it, column in rest
-      for cell in column.values()
-      if query.OUTCOMES[it].tested
-    )
-    for it, column in rest:
-      for cell in column.values() if not query.OUTCOMES[it].tested else ():
+    count = len(query.pairs(study)) + len(family)
+    adjust([*primary[1].values(), *family], count)
+    others = [cell for _, column in rest for cell in column.values()]
+    adjust(cell for cell in others if cell.outcome.tested)
+    for cell in others:
+      if not cell.outcome.tested:
         cell.adjusted = np.nan
     self._tested[name] = tested
     return tested
@@ -354,13 +346,10 @@ class Comparisons:
   def seconds(self, name: str, method: str) -> float:
     """Returns the time of an epoch of one of the runs that train together."""
     found = self.source.results(name)
-    rows = [
-      found.get(method, seed, "train")[0]
-      for seed in found.seeds([method], "train")
-    ]
-    return float(
-      np.median([row["epoch_seconds"] / row["runs_at_once"] for row in rows])
-    )
+    seeds = found.seeds([method], "train")
+    rows = [found.get(method, seed, "train")[0] for seed in seeds]
+    each = [row["epoch_seconds"] / row["runs_at_once"] for row in rows]
+    return float(np.median(each))
 
   def provenance(self, name: str, results: str = "") -> dict[str, Any]:
     """Returns the device, versions, commits, days and minutes of a study."""

@@ -111,13 +111,11 @@ def reliability(
   found: Results,
   methods: Sequence[str] = PAIR,
   images: str = "clean",
-  seeds: Sequence[int] | None = None,
 ) -> "Figure":
-  """Draws reliability diagrams, of all seeds that a method has or of some."""
+  """Draws reliability diagrams, of all seeds that a method has."""
   bins = {
     method_name(method): _pooled(
-      found.get(method, seed, images)
-      for seed in (found.seeds([method], images) if seeds is None else seeds)
+      found.get(method, seed, images) for seed in found.seeds([method], images)
     )
     for method in methods
   }
@@ -141,8 +139,9 @@ def _pooled(seeds: Iterable[list[dict[str, Any]]]) -> Reliability:
   return Reliability(*(jnp.array(np.stack(x)) for x in columns.values()))
 
 
-def severity(found: Results, seeds: Sequence[int]) -> "Figure":
+def severity(found: Results) -> "Figure":
   """Draws metrics by severity. 0 is the clean test set."""
+  seeds = found.seeds(PAIR, "corrupted")
   values = {
     outcome(metric).label: {
       method_name(method): np.stack(
@@ -161,26 +160,17 @@ def severity(found: Results, seeds: Sequence[int]) -> "Figure":
 
 def training(
   found: Results,
-  panels: Mapping[str, tuple[str, str]],
+  panels: Mapping[str, Sequence[str]],
   epochs: Sequence[int],
   methods: Sequence[str] = PAIR,
-  seeds: Sequence[int] | None = None,
 ) -> "Figure":
-  """Draws metrics by epoch.
-
-  Args:
-    found: the results.
-    panels: the set of images and the outcome for each title.
-    epochs: the epochs to draw.
-    methods: the methods to draw.
-    seeds: the seeds to average over; by default all that a method has.
-  """
+  """Draws metrics by epoch, for each title of an outcome of some images."""
   values = {
     title: {
       method_name(method): found.over_epochs(
         method,
         it,
-        found.seeds([method], images, epochs) if seeds is None else seeds,
+        found.seeds([method], images, epochs),
         *(epochs, images),
       )
       for method in methods
@@ -191,7 +181,7 @@ def training(
 
 
 def on_the_way(
-  networks: Mapping[str, tuple[Results, Sequence[int]]], epochs: Sequence[int]
+  networks: Mapping[str, Results], epochs: Sequence[int]
 ) -> "Figure":
   """Draws max logit, ECE and loss after T by epoch, a row for each network."""
   parts = {
@@ -201,10 +191,12 @@ def on_the_way(
   }
   values = {
     f"{network}: {title}": {
-      method_name(method): found.over_epochs(method, it, seeds, epochs)
+      method_name(method): found.over_epochs(
+        method, it, found.seeds(PAIR, epochs=epochs), epochs
+      )
       for method in PAIR
     }
-    for network, (found, seeds) in networks.items()
+    for network, found in networks.items()
     for title, it in parts.items()
   }
   figure = plots.curves(values, epochs)
