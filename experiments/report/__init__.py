@@ -5,23 +5,11 @@ fills templates, and `build` makes the pages. `templates/` has the words.
 """
 
 from experiments.report.build import show as show
-from experiments.report.build import write as write_pages
 from experiments.report.build import write_grokking as write_grokking
+from experiments.report.build import write_pages as write_pages
 from experiments.report.build import write_study as write_study
-from experiments.report.folder import check as check_folder
+from experiments.report.folder import check_folder as check_folder
 from experiments.report.folder import left_out as left_out
 from experiments.report.folder import next_step as next_step
 from experiments.rows.kept import begin as begin
 from experiments.rows.kept import keep as keep
-
-__all__ = [
-  "begin",
-  "check_folder",
-  "keep",
-  "left_out",
-  "next_step",
-  "show",
-  "write_grokking",
-  "write_pages",
-  "write_study",
-]

@@ -22,6 +22,7 @@ from experiments.report.compare import Comparisons
 from experiments.report.query import OUTCOMES, PAIR, Pair, Source
 from experiments.report.render import Page, markdown, questions
 from experiments.rows import RowsError, kept
+from orthograd_optax import stats
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = "python -m experiments"
@@ -40,13 +41,9 @@ EPOCHS = range(20, 101, 20)  # that the replication's studies share
 def context(
   ask: Comparisons, folder: pathlib.Path, in_site: bool
 ) -> dict[str, Any]:
-  """Returns what every template may use.
+  """Returns what a template may use, for a page in a folder.
 
-  Args:
-    ask: the comparisons.
-    folder: folder of the page that the template makes.
-    in_site: whether pages of studies are beside the page. Elsewhere, links to
-      them lead to the plan.
+  If the pages of studies are not beside it, links to them lead to the plan.
   """
   plan = query.planned()
 
@@ -67,11 +64,10 @@ def context(
     "kinds_of_parameters": kinds_of_parameters,
     "radial_shares": lambda method: radial_shares(ask, method),
     "unpaired": compare.unpaired,
-    "least_p": compare.least_p,
+    "holm": stats.holm,
     "link": link,
     "page": page,
     "situations": lambda: situations(ask),
-    "equal_settings": lambda: equal_settings(ask),
     "title": title,
     "studies": config.studies,
     "plan": plan,
@@ -79,9 +75,6 @@ def context(
     "is_complete": ask.source.is_complete,
     "time_of": lambda name: ask.provenance(name).get("time", ""),
   }
-
-
-# Pages that are kept with the code.
 
 
 def make_kept(
@@ -142,35 +135,7 @@ def situation(ask: Comparisons, name: str, a: str, b: str) -> dict[str, Any]:
     its |= ask.table(name)
     after = ask.table(name, AFTER_T, part="scaled_half")
     its |= {f"scaled_{it}": row for it, row in after.items()}
-  gains = {
-    (-1, -1): "without T",
-    (-1, 0): "without T",
-    (-1, 1): "without T, for the loss",
-    (0, -1): "without T, for ECE",
-    (1, -1): "without T, for ECE",
-  }
-  said = [gains.get((its["loss"].sign, its["ece"].sign), "")]
-  said.append("with T" if its["scaled_loss"].sign < 0 else "")
-  return its | {"use": "; ".join(filter(None, said)) or "no", "study": name}
-
-
-def equal_settings(ask: Comparisons) -> dict[str, str]:
-  """Returns in how many pilots at equal settings ⊥Grad does what.
-
-  The pilots are of AdamW, Lion and Muon. Of each two with the same learning
-  rate, "weak" is where ⊥Grad lowers loss and ECE with the weaker decay, and
-  "strong" where it raises both with the stronger one.
-  """
-  study = ask.source.study("pilot_optimizers")
-  signs = []
-  for method in study.methods:
-    pair = method.name, config.with_orthograd(method).name
-    if pair[1] in study.method_names:
-      rows = [ask.compare(study.name, *pair, it) for it in ("loss", "ece")]
-      signs.append({np.sign(row.change) for row in rows})
-  # The two decays of a rate follow each other.
-  count = lambda its, sign: f"{its.count({sign})} of {len(its)}"
-  return {"weak": count(signs[::2], -1.0), "strong": count(signs[1::2], 1.0)}
+  return its | {"study": name}
 
 
 def situations(ask: Comparisons) -> dict[str, dict[str, Any]]:
@@ -179,15 +144,19 @@ def situations(ask: Comparisons) -> dict[str, dict[str, Any]]:
   return {name: situation(ask, *of) for name, of in lines}
 
 
-def effects(lines: Mapping[str, Mapping[str, Any]], relative: bool = False):
-  """Draws the loss without T and after T of lines of :func:`situation`."""
-  labels = {"loss": "loss without T", "scaled_loss": "loss after T"}
+def effects(
+  lines: Mapping[str, Mapping[str, Any]],
+  outcomes: Iterable[str] = ("loss", "scaled_loss"),
+  relative: bool = False,
+) -> Any:
+  """Draws some outcomes of lines of comparisons."""
+  without = OUTCOMES["loss"]._replace(label="loss without T")
   return figures.effects(
     {
-      OUTCOMES[it]._replace(label=label): {
+      without if it == "loss" else OUTCOMES[it]: {
         name: line[it] for name, line in lines.items()
       }
-      for it, label in labels.items()
+      for it in outcomes
     },
     relative,
   )
@@ -229,9 +198,6 @@ def fill(path: pathlib.Path, ask: Comparisons) -> str:
   )
 
 
-# Pages of studies.
-
-
 def settings_of(methods: Iterable[config.Method]) -> dict[str, dict[str, Any]]:
   """Returns what differs from SGD and the recipe, by method, and its knob."""
   plain = dataclasses.asdict(config.SGD)
@@ -271,12 +237,7 @@ def headline(ask: Comparisons, name: str, pair: Pair) -> dict[str, Any]:
 
 
 def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
-  """Returns the page of a study.
-
-  Args:
-    ask: the comparisons.
-    name: name of the study.
-    folder: folder of the page.
+  """Returns the page of a study, in a folder.
 
   Raises:
     RowsError: if there is nothing to compare yet.
@@ -307,9 +268,19 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
   first = headline(ask, name, pair) if len(answer) == 1 else {}
   # A picture's name is part of a link, which Markdown would escape.
   picture = re.sub(r"\W", "_", name, flags=re.ASCII)
+  primary = next(iter(tested))
+  shown = [primary]
+  if OUTCOMES[primary].part == "scaled_half" and "loss" in tested:
+    shown.append("loss")
   drawings = {
-    f"{picture}_differences": lambda: figures.pair_effects(
-      (OUTCOMES[next(iter(tested))], answer), tested.get("loss")
+    f"{picture}_differences": lambda: effects(
+      {
+        f"{query.method_name(b)} − {query.method_name(a)}": {
+          it: column[a, b] for it, column in tested.items()
+        }
+        for a, b in answer
+      },
+      shown,
     ),
     f"{picture}_reliability": lambda: figures.reliability(found, ended),
     f"{picture}_curves": lambda: figures.training(
@@ -342,7 +313,6 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
     "pooled": pooled,
     "config": study.config,
     "seeds": found.seeds(study.method_names),
-    "surest": lambda method: surest(found, method),
     "command": command(study),
     "diagrams": len(ended) <= MOST_DIAGRAMS,
     "followed": followed and len(epochs) > 1,
@@ -353,17 +323,6 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
   }
   text = markdown("study.md", context(ask, folder, True) | facts)
   return Page(text, drawings)
-
-
-def surest(found: query.Results, method: str) -> dict[str, float]:
-  """Returns the bin of the highest confidence, of all seeds, in percent."""
-  bins = [found.get(method, seed)[0]["bins"] for seed in found.seeds([method])]
-  last = np.array([its["count"][-1] for its in bins])
-  mean = lambda key: float(
-    np.average([100 * its[key][-1] for its in bins], weights=last)
-  )
-  share = 100 * float(last.sum() / np.sum([its["count"] for its in bins]))
-  return {it: mean(it) for it in ("confidence", "accuracy")} | {"share": share}
 
 
 def make_all(
@@ -385,10 +344,7 @@ def make_all(
         yield name, make_study(ask, name, folder)
 
 
-# What the command line writes.
-
-
-def write(output: pathlib.Path | None = None) -> Iterator[pathlib.Path]:
+def write_pages(output: pathlib.Path | None = None) -> Iterator[pathlib.Path]:
   """Writes pages as Markdown, with their pictures.
 
   Args:
@@ -436,8 +392,10 @@ def write_grokking(
   output: pathlib.Path, rows: grokking.Rows, recipe: Any
 ) -> str:
   """Writes the page of grokking. Returns its verdict, and where it is."""
-  facts = context(Comparisons(Source()), output, True)
-  return grokking.write(output, rows, recipe, facts)
+  path, its = output / "grokking.md", grokking.facts(rows, recipe)
+  asked = context(Comparisons(Source()), output, True)
+  grokking.make(its, asked).write_markdown(path)
+  return f"{its['verdict']}\n\nWrote {path}."
 
 
 def show(folder: pathlib.Path) -> str:

@@ -49,7 +49,11 @@ class Compared:
     b: the outcome of the second set.
     pair: names of the methods.
     planned: margin of PLAN.md; None if it is the present one.
-    adjusted: p of the paired t-test, adjusted once :func:`adjust` was called.
+    change: mean difference, the second set minus the first.
+    interval: its 95 % interval, by the paired t.
+    d: Cohen's d.
+    p: p of the paired t-test.
+    adjusted: the same, adjusted once :func:`adjust` was called.
   """
 
   def __init__(
@@ -62,33 +66,11 @@ class Compared:
   ) -> None:
     self.outcome, self.a, self.b = outcome, a, b
     self.pair, self.planned = pair, planned
+    test = stats.compare(a, b, paired=True)
+    self.metric = outcome.metric
+    self.change, self.interval = test.difference, test.difference_interval
+    self.d, self.p = test.d, test.p
     self.adjusted = self.p
-
-  @functools.cached_property
-  def _test(self) -> stats.Comparison:
-    return stats.compare(self.a, self.b, paired=True)
-
-  @property
-  def metric(self) -> str:
-    return self.outcome.metric
-
-  @property
-  def p(self) -> float:
-    return self._test.p
-
-  @property
-  def change(self) -> float:
-    """The mean difference, the second set minus the first."""
-    return self._test.difference
-
-  @property
-  def interval(self) -> tuple[float, float]:
-    """The 95 % interval of the change, by the paired t."""
-    return self._test.difference_interval
-
-  @property
-  def d(self) -> float:
-    return self._test.d
 
   @property
   def differs(self) -> bool:
@@ -210,17 +192,10 @@ class Comparisons:
     it: str | Outcome = "scaled_loss",
     **where: Any,
   ) -> Compared:
-    """Returns the comparison of two methods.
+    """Returns the comparison of two methods, by default on all shared seeds.
 
     Its p is adjusted as on the study's page if the pair and the outcome are
-    there.
-
-    Args:
-      name: name of the study or pool.
-      a, b: names of the methods.
-      it: the outcome, or its name.
-      where: arguments of :meth:`Results.values`. By default all seeds count
-        that both methods have.
+    there. `where` has arguments of :meth:`Results.values`.
     """
     if not where and name not in query.POOLS:
       study = self.source.study(name)
@@ -316,11 +291,8 @@ class Comparisons:
   ) -> dict[Any, list[Compared]]:
     """Returns lines of comparisons, with p adjusted for all cells.
 
-    Args:
-      name: name of the study or pool.
-      rows: for each line, arguments of :meth:`compare`.
-      columns: likewise for each cell of a line.
-      where: likewise for all.
+    `rows` has arguments of :meth:`compare` for each line, and `columns` for
+    each of its cells.
     """
     columns = list(columns)
     lines = {
@@ -359,11 +331,9 @@ class Comparisons:
 
 
 def claim(sign: int, rows: Collection[Compared]) -> str:
-  """Returns the verdict on a claim of the paper.
+  """Returns the verdict on a claim of the paper about comparisons.
 
-  Args:
-    sign: sign of ⊥Grad minus SGD in the paper; 0 if it claims no difference.
-    rows: comparisons that the claim is about, with adjusted p.
+  Its sign is of ⊥Grad minus SGD; 0 claims no difference.
   """
   signs = [row.sign for row in rows]
   if sign == 0:
@@ -380,10 +350,7 @@ def claim(sign: int, rows: Collection[Compared]) -> str:
 def carried(part: Compared, whole: Compared, beside: Compared) -> str:
   """Returns what a part of the parameters does of the whole's effect.
 
-  Args:
-    part: ⊥Grad on the part, compared with SGD.
-    whole: ⊥Grad on all, compared with SGD.
-    beside: ⊥Grad on the part, compared with ⊥Grad on all.
+  Both are compared with SGD, and `beside` is the part compared with the whole.
   """
   shares = part.sign == whole.sign != 0
   if shares and beside.is_within(whole.margin):
@@ -433,8 +400,3 @@ def unpaired(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
     "interval": (low, high),
     "p": test.pvalue,
   }
-
-
-def least_p(lines: Mapping[Any, Sequence[Mapping[str, Any]]]) -> float:
-  """Returns the least p of tables of :func:`unpaired`, adjusted for all."""
-  return stats.holm([it["p"] for line in lines.values() for it in line]).min()

@@ -9,7 +9,6 @@ import numpy as np
 
 from experiments.report.compare import Compared
 from experiments.report.query import (
-  OUTCOMES,
   PAIR,
   Outcome,
   Results,
@@ -50,7 +49,11 @@ def effects(
   """
   names = list(next(iter(columns.values())))
   labels = [textwrap.fill(name, LONGEST_LABEL) for name in names]
-  width = 0.4 + 0.065 * max(map(_widest, labels)) + 3.7 * len(columns)
+  width = (
+    0.4
+    + 0.065 * max(map(len, "\n".join(labels).split("\n")))
+    + 3.7 * len(columns)
+  )
   height = 1.3 + sum(0.12 + 0.16 * (1 + it.count("\n")) for it in labels)
   shown: dict[str, Any] = {}
   with style.figure(width, height) as figure:
@@ -74,10 +77,6 @@ def effects(
       ncols=min(len(handles), 2 * len(columns)),
     )
   return figure
-
-
-def _widest(label: str) -> int:
-  return max(map(len, label.splitlines()))
 
 
 def _draw_effect(axis, y: int, row: Compared, relative: bool) -> dict[str, Any]:
@@ -237,24 +236,3 @@ def grokking(
   place["handlelength"] = 4  # as long as the dashes
   axis.legend(thick, list(curves), **place)
   return drawn
-
-
-def pair_effects(
-  primary: tuple[Outcome, Mapping[tuple[str, str], Compared]],
-  without_t: Mapping[tuple[str, str], Compared] | None,
-) -> "Figure":
-  """Draws a study's primary outcome; if that is after T, the loss, too."""
-  its, rows = primary
-  columns = {its: rows}
-  if without_t is not None and its.part == "scaled_half":
-    columns[OUTCOMES["loss"]._replace(label="loss without T")] = without_t
-  return effects(
-    {
-      it: {_label(pair): row for pair, row in rows.items()}
-      for it, rows in columns.items()
-    }
-  )
-
-
-def _label(pair: tuple[str, str]) -> str:
-  return f"{method_name(pair[1])} − {method_name(pair[0])}"

@@ -20,7 +20,7 @@ def left_out(folder: pathlib.Path) -> list[str]:
   ]
 
 
-def check(folder: pathlib.Path) -> None:
+def check_folder(folder: pathlib.Path) -> None:
   """Checks that the folder's study has two seeds of both methods of a pair.
 
   Raises:

@@ -1,7 +1,6 @@
 """Makes the page of study 11, grokking: when AdamW and ⊥AdamW generalize."""
 
 from collections.abc import Iterator, Mapping, Sequence
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -34,19 +33,6 @@ def make(its: Mapping[str, Any], context: Mapping[str, Any]) -> Page:
   """Returns the page of what :func:`facts` returns."""
   drawings = {"grokking": lambda: figures.grokking(its["curves"], its["steps"])}
   return Page(markdown("grokking.md", {**context, **its}), drawings)
-
-
-def write(
-  output: pathlib.Path, rows: Rows, recipe: Recipe, context: Mapping[str, Any]
-) -> str:
-  """Writes `grokking.md` and its picture into a folder.
-
-  Returns:
-    The verdict, and where the page is.
-  """
-  path, its = output / "grokking.md", facts(rows, recipe)
-  make(its, context).write_markdown(path)
-  return f"{its['verdict']}\n\nWrote {path}."
 
 
 def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
@@ -101,12 +87,7 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
 
 
 def conclude(goal: Mapping[Arm, np.ndarray], steps: int) -> dict[str, Any]:
-  """Returns the plan's two tests, and their conclusion.
-
-  Args:
-    goal: steps to 99 % of each seed, by arm.
-    steps: steps of training. A seed with more steps never reached 99 %.
-  """
+  """Returns the plan's two tests of the steps to 99 %, and their conclusion."""
   reached = [int(np.sum(goal[arm] <= steps)) for arm in (ORTHOGRAD, ADAMW)]
   table = [[count, len(goal[ADAMW]) - count] for count in reached]
   fisher: Any = scipy.stats.fisher_exact(table)

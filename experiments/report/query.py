@@ -98,12 +98,7 @@ OUTCOMES = {name: Outcome(**it) for name, it in LABELS["outcomes"].items()}
 
 
 def outcome(it: str | Outcome, images: str = "", part: str = "") -> Outcome:
-  """Returns an outcome by its name or by that of a metric.
-
-  Args:
-    it: the outcome or a name.
-    images, part: replacements for the outcome's own.
-  """
+  """Returns an outcome by its name or a metric's, with other images or part."""
   if isinstance(it, str):
     it = OUTCOMES.get(it) or Outcome(METRICS.get(it, it), it)
   changes = {"images": images, "part": part}
@@ -219,12 +214,7 @@ class Results:
   ) -> np.ndarray:
     """Returns the outcome of each seed, a mean over images and epochs.
 
-    Args:
-      method: name of the method in rows.
-      it: the outcome, or its name.
-      seeds: seeds of the runs; by default all that have the outcome.
-      epoch: one epoch, or several to average over; by default the last.
-      images, part: as for :func:`outcome`.
+    By default, of all seeds and after the last epoch.
     """
     it = outcome(it, images, part)
     epochs = epoch if isinstance(epoch, Sequence) else [epoch]
@@ -251,19 +241,6 @@ class Results:
     """Returns an outcome of shape (seeds, epochs)."""
     columns = [self.values(method, it, seeds, e, images) for e in epochs]
     return np.stack(columns, axis=1)
-
-  def at_best(
-    self,
-    method: str,
-    it: str | Outcome,
-    seeds: Sequence[int],
-    epochs: Sequence[int],
-  ) -> np.ndarray:
-    """Returns an outcome at each run's epoch of the highest test accuracy."""
-    top1, its = (
-      self.over_epochs(method, metric, seeds, epochs) for metric in ("top1", it)
-    )
-    return its[np.arange(len(seeds)), np.argmax(top1, axis=1)]
 
 
 class Source:

@@ -77,12 +77,6 @@ def spread(runs: Sequence[float] | np.ndarray, metric: str = "") -> str:
   return f"{middle} ± {number(np.std(runs, ddof=1).item(), metric)}"
 
 
-def with_error(runs: Sequence[float] | np.ndarray, metric: str = "") -> str:
-  """Formats the mean ± the standard error."""
-  middle, std = mean(runs, metric), np.std(runs, ddof=1).item()
-  return f"{middle} ± {number(std / math.sqrt(len(runs)), metric)}"
-
-
 def signed(value: float | None, metric: str = "") -> str:
   """Formats a number with its sign and the digits of its metric."""
   return form(value, f"+.{DIGITS.get(metric, 2)}f")
@@ -132,7 +126,7 @@ ENVIRONMENT = jinja2.Environment(
 )
 _FORMATS = (
   *(bare, by, form, interval, label, mean, number, p_value, power, signed),
-  *(spread, with_error),
+  spread,
 )
 ENVIRONMENT.filters |= {it.__name__: it for it in _FORMATS}
 ENVIRONMENT.filters["name"] = method_name
@@ -203,11 +197,8 @@ def markdown(template: str, facts: Mapping[str, Any]) -> str:
 class Page:
   """A page's text, and the functions that draw its pictures.
 
-  Attributes:
-    markdown: the text. The first heading is the title. A picture is a paragraph
-      of its own, such as ![a caption](severity.png).
-    drawings: for each picture's name, such as "severity", a function that draws
-      it.
+  A picture is a paragraph of its own, such as ![a caption](severity.png), and
+  "severity" is the name of what draws it.
   """
 
   markdown: str
