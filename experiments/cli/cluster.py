@@ -82,12 +82,14 @@ def train(
   while waiting:
     running, pending = _alive(executor.cluster, jobs)
     for i in sorted(waiting):
-      if jobs[i].paths.result_pickle.exists():
+      # A job that is requeued may have left an error: SLURM can end the command
+      # that asks for it. So the result counts only when the job has left.
+      if jobs[i].job_id in running | pending:
+        gone.discard(i)
+      elif jobs[i].paths.result_pickle.exists():
         waiting.remove(i)
         if (error := jobs[i].exception()) is not None:
           problems[i] = str(error)
-      elif jobs[i].job_id in running | pending:
-        gone.discard(i)
       elif i not in gone:
         gone.add(i)  # Its result may still be on its way.
       elif attempts[i] < ATTEMPTS:
@@ -121,8 +123,8 @@ def train(
 def _submit(executor, number: int, words: list[str]) -> submitit.Job[str]:
   gpus = executor.parameters.get("gpus_per_node", 0)
   if executor.cluster == "local" and gpus:
-    mine = tuple(range(number * gpus, (number + 1) * gpus))
-    executor.update_parameters(local_visible_gpus=mine)
+    mine = ",".join(map(str, range(number * gpus, (number + 1) * gpus)))
+    words = ["env", f"CUDA_VISIBLE_DEVICES={mine}", *words]
   return executor.submit(Share(words))
 
 

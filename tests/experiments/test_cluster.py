@@ -59,6 +59,28 @@ def test_jobs(tmp_path):
   assert said[-1] == "2 of 2 shares have ended, 0 run, 0 wait"
 
 
+def test_a_job_that_is_requeued(tmp_path):
+  """Its error, of the command that requeues it, is not the end."""
+  (tmp_path / "1.pkl").touch()
+  said = []
+  cluster.train(Executor(["done"], tmp_path), [["a"]], said.append, every=0)
+  assert said == [
+    "0 of 1 shares have ended, 1 run, 0 wait",
+    "1 of 1 shares have ended, 0 run, 0 wait",
+  ]
+
+
+def test_gpus_of_local_jobs(tmp_path):
+  """Each job has its own."""
+  executor = Executor(["done", "done"], tmp_path)
+  executor.parameters = {"gpus_per_node": 2}
+  cluster.train(executor, [["a"], ["b"]], print, every=0)
+  assert executor.commands == [
+    ["env", "CUDA_VISIBLE_DEVICES=0,1", "a"],
+    ["env", "CUDA_VISIBLE_DEVICES=2,3", "b"],
+  ]
+
+
 def test_jobs_that_fail(tmp_path):
   executor = Executor(["error", "done"], tmp_path)
   message = r"1 of 2 .*\n  share 1 \(log: a.log\): Error: no such study$"
