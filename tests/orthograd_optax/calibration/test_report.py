@@ -33,7 +33,7 @@ from orthograd_optax.calibration import (
 
 # Fewer draws than usual, for speed.
 report = functools.partial(calibration.report, resamples=200)
-ENV = os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parents[2])}
+ENV = os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parents[3])}
 QUESTIONS = [
   "How often is it right?",
   "How confident is it?",
