@@ -323,7 +323,7 @@ def split_ensemble(name: str) -> tuple[str, str]:
 # Fields of a study that the command line can't set by their names.
 FIXED = (
   *("name", "config", "methods", "pairs", "models_of", "share"),
-  "temperatures_of",
+  *("temperatures_of", "arms"),
 )
 
 
@@ -353,6 +353,8 @@ class Study:
       different machines.
     temperatures_of: the study whose kept rows have a temperature for each seed,
       fitted on images of that seed; by default none.
+    arms: studies of one method, to compare at each seed's own temperature: on
+      pages, each is a method of this study with the name of the arm.
   """
 
   name: str
@@ -360,7 +362,8 @@ class Study:
   methods: tuple[Method, ...] = (SGD, ORTHOGRAD)
   pairs: tuple[tuple[str, str], ...] = ()
   outcome: str = _field(
-    "scaled_loss", one_of=("scaled_loss", "loss", "corrupted_accuracy")
+    "scaled_loss",
+    one_of=("scaled_loss", "crossed_loss", "loss", "corrupted_accuracy"),
   )
   seeds: int = _field(20, at_least=1)
   first_seed: int = _field(0, at_least=0, at_most=2**31 - 1)
@@ -371,6 +374,7 @@ class Study:
   diagnostics: bool = _field(False)
   models_of: str = ""
   temperatures_of: str = ""
+  arms: tuple[str, ...] = ()
   share: tuple[int, int] = (1, 1)
 
   def __post_init__(self):
@@ -387,7 +391,7 @@ class Study:
     for method in self.methods:
       method.check()
     check_distinct("methods", self.method_names)
-    known = self.method_names + self.pooled
+    known = self.method_names + self.pooled + self.arms
     for name in (name for pair in self.pairs for name in pair):
       if name not in known:
         raise ConfigError(
@@ -487,7 +491,7 @@ class Study:
     changes = {key: values.pop(key) for key in recipe.keys() & values.keys()}
     config = dataclasses.replace(self.config, **changes)
     study = dataclasses.replace(self, config=config, pairs=(), **values)
-    names = set(study.method_names + study.pooled)
+    names = set(study.method_names + study.pooled + study.arms)
     pairs = tuple(pair for pair in self.pairs if set(pair) <= names)
     return dataclasses.replace(study, pairs=pairs)
 

@@ -9,7 +9,7 @@ A :func:`tuning_study` trains the grids. Another study then has the methods that
 """
 
 import collections
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import math
@@ -211,23 +211,18 @@ def chosen(
   return tuple(methods)
 
 
-def chosen_twice(
-  study: Study, grids: Mapping[str, Grid]
-) -> tuple[tuple[Method, ...], tuple[tuple[str, str], ...]]:
-  """Each method at its best setting, by the loss without and after T.
+def against_orthograd(
+  methods: Sequence[Method], others: Sequence[str] = ()
+) -> tuple[tuple[str, str], ...]:
+  """Pairs of names: each method without ⊥Grad, and SGD with ⊥Grad.
 
-  Returns:
-    The methods, and pairs of names: each other method, and ⊥Grad.
+  Args:
+    methods: of a study, one of them SGD with ⊥Grad.
+    others: further names to pair with it.
   """
-  both = [chosen(study, grids, criterion) for criterion in CRITERIA]
-  where = list(grids).index("orthograd")
-  pairs = tuple(
-    (method.name, methods[where].name)
-    for methods in both
-    for method in methods
-    if method is not methods[where]
-  )
-  return (*both[0], *both[1]), pairs
+  (own,) = (m.name for m in methods if m.strength and m.base == "sgd")
+  names = [method.name for method in methods if not method.strength]
+  return tuple((name, own) for name in [*names, *others])
 
 
 def kept_losses(

@@ -3,7 +3,7 @@
 The rest of the report sees rows only through :class:`Results`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pathlib
 import re
 import tomllib
@@ -45,12 +45,20 @@ def method_name(method: str) -> str:
     ⊥Grad on the head, cosine
     >>> print(method_name("orthograd_sam ensemble of 5"))
     ⊥Grad, SAM, ensemble of 5
+    >>> print(method_name("mixup_after_t"), "·", method_name("sgd_0.3_0.0005"))
+    mixup, chosen after T · SGD, rate 0.3, decay 5e-4
   """
   method, size = config.split_ensemble(method)
   if size:
     return f"{method_name(method)}, ensemble of {size}"
   if method in NAMES:
     return NAMES[method]
+  plain, chosen, _ = method.partition("_after_t")
+  if chosen:
+    return f"{method_name(plain)}, chosen after T"
+  if match := re.fullmatch(r"(\w+?)_([\d.]+)_([\d.e-]+)", method):
+    rate, decay = match[2], power(float(match[3]))
+    return f"{method_name(match[1])}, rate {rate}, decay {decay}"
   plain = method.removeprefix("orthograd_")
   if re.fullmatch(r"decay_[\d.e-]+", plain):
     words = f"decay {power(float(plain.removeprefix('decay_')))}"
@@ -269,7 +277,7 @@ class Source:
     files = tuple(its)
     key = files, study.config.hash
     if key not in self._kept:
-      rows = kept.load(files)
+      rows = [*kept.load(files), *arm_rows(study)]
       self._kept[key] = Results(rows, study.config)
     return self._kept[key]
 
@@ -294,6 +302,17 @@ def load(folder: pathlib.Path) -> tuple[Study, Results]:
       f"experiments resume {folder}` makes them."
     )
   return study, found
+
+
+def arm_rows(study: Study) -> Iterator[dict[str, Any]]:
+  """Yields the kept rows of a study's arms, as rows of its own methods."""
+  for arm in study.arms:
+    recipe = config.load_study(arm).config
+    for row in kept.load([arm]):
+      if row["config_hash"] == recipe.hash and "scaled_own" in row:
+        metrics = row["metrics"] | row["scaled_own"]
+        its = {"method": arm, "config_hash": study.config.hash}
+        yield row | its | {"metrics": metrics}
 
 
 def pairs(study: Study) -> list[Pair]:

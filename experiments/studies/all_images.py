@@ -22,6 +22,7 @@ STUDY = Study(
     (_sgd.name, _orthograd.name),
     (_adamw.name, _orthograd_adamw.name),
   ),
+  outcome="crossed_loss",
   seeds=5,
   first_seed=500,
 )

@@ -16,5 +16,6 @@ STUDY = dataclasses.replace(
   name="cross_validated",
   methods=(SGD,),
   pairs=(),
+  arms=(),
   temperatures_of="cross_validation",
 )

@@ -24,4 +24,5 @@ STUDY = dataclasses.replace(
   ),
   methods=(SGD,),
   pairs=(),
+  arms=(),
 )

@@ -8,25 +8,21 @@ and what follows from which answer, is in PLAN.md.
 
 from experiments import datasets
 from experiments.config import Study
-from experiments.studies import no_temperature_tuning
-from experiments.tuning import chosen
+from experiments.studies.no_temperature_tuning import GRIDS, RECIPE
+from experiments.studies.no_temperature_tuning import STUDY as TUNING
+from experiments.tuning import against_orthograd, chosen
 
-METHODS = chosen(
-  no_temperature_tuning.STUDY, no_temperature_tuning.GRIDS, "loss"
-)
-_by_name = dict(zip(no_temperature_tuning.GRIDS, METHODS, strict=True))
+_methods = chosen(TUNING, GRIDS, "loss")
+_arms = "held_out_temperature", "cross_validated"
 
 STUDY = Study(
   name="no_temperature",
-  config=no_temperature_tuning.RECIPE,
-  methods=METHODS,
-  pairs=tuple(
-    (method.name, _by_name["orthograd"].name)
-    for name, method in _by_name.items()
-    if name != "orthograd"
-  ),
+  config=RECIPE,
+  methods=_methods,
+  pairs=against_orthograd(_methods, _arms),
   outcome="loss",
   seeds=10,
   first_seed=400,
   corruptions=datasets.CORRUPTIONS,
+  arms=_arms,
 )

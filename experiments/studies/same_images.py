@@ -21,6 +21,7 @@ STUDY = Study(
   config=Config(reserve=True, seeds_per_subset=5),
   methods=(_sgd, _orthograd),
   pairs=((ensemble(_sgd.name, 5), ensemble(_orthograd.name, 5)),),
+  outcome="crossed_loss",
   seeds=25,
   first_seed=550,
   ensembles=(5,),

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from experiments import config, engine, tuning
-from experiments.report import plan
+from experiments.report import query
 from experiments.rows import read
 from experiments.tuning import Grid
 
@@ -21,13 +21,22 @@ CONFIRMING = {
   "map": range(600, 603),
   "all_images": range(500, 505),
   "label_noise": range(510, 520),
+  "label_noise_without_t": range(510, 520),
   "fashion": range(520, 530),
+  "fashion_without_t": range(520, 530),
   "same_images": range(550, 575),
 }
 TINY = [
   *("dataset=sample", "model=small", "epochs=1", "precision=float32"),
   *("batch_size=8", "corruptions="),
 ]
+
+
+def planned(name: str) -> str:
+  """The section of PLAN.md whose heading has a study's name; else ""."""
+  sections = re.split(r"^## ", query.PLAN.read_text("utf-8"), flags=re.M)
+  named = (x for x in sections if f"`{name}`" in x.partition("\n")[0])
+  return next(named, "")
 
 
 def seeds(study: config.Study) -> set[int]:
@@ -75,14 +84,18 @@ def test_seeds(name, expected):
   """The plan's, which no tuning, pilot or earlier study has looked at."""
   study = config.load_study(name)
   assert seeds(study) == set(expected)
-  text = plan.section(name) or plan.section("no_temperature") or ""
+  text = planned(name) or planned("no_temperature")
   if name != "cross_validation":
     assert re.search(rf"\b{expected[0]}(–|\D+){expected[-1]}\b", text)
-  arms = {"no_temperature", "held_out_temperature", "cross_validated"}
+  related = [
+    {"no_temperature", "held_out_temperature", "cross_validated"},
+    {"label_noise", "label_noise_without_t"},
+    {"fashion", "fashion_without_t"},
+  ]
   others = {
     other: config.load_study(other)
     for other in config.study_names()
-    if other != name and not {name, other} <= arms
+    if other != name and not any({name, other} <= its for its in related)
   }
   for other, its in others.items():
     assert not seeds(study) & seeds(its), other
@@ -90,7 +103,7 @@ def test_seeds(name, expected):
 
 def test_number_of_methods_and_pairs():
   study = config.load_study("no_temperature")
-  assert len(study.methods) == 10 and len(study.pairs) == 9
+  assert len(study.methods) == 10 and len(study.pairs) == 11
   assert {new for _, new in study.pairs} == {study.method_names[1]}
   assert study.method_names[1].startswith("orthograd")
   study = config.load_study("map")
@@ -99,9 +112,12 @@ def test_number_of_methods_and_pairs():
   assert len(study.pairs) == 20
   for old, new in study.pairs:
     assert new == f"orthograd_{old}"
-  fashion = config.load_study("fashion")
-  assert len(fashion.methods) == 8 and len(fashion.pairs) == 6
-  assert len(config.load_study("label_noise").pairs) == 2
+  for end, outcome in ("", "crossed_loss"), ("_without_t", "loss"):
+    for start, size in ("fashion", 3), ("label_noise", 1):
+      study = config.load_study(start + end)
+      assert len(study.pairs) == size and len(study.methods) == size + 1
+      assert study.outcome == outcome
+      assert ("_after_t" in study.methods[0].name) == (not end)
   assert len(config.load_study("all_images").pairs) == 2
   assert config.load_study("no_temperature").corruptions
 
@@ -120,6 +136,37 @@ def test_arms_share_their_images():
   scaled = config.load_study("cross_validated")
   assert scaled.config == whole
   assert scaled.temperatures_of == folds.name
+
+
+def test_arms_are_methods_on_pages(monkeypatch):
+  """At the seeds' own T, with accuracies that no T changes."""
+
+  def row(study, method, loss):
+    its = config.load_study(study).config
+    return {
+      "study": study,
+      "config_hash": its.hash,
+      "method": method,
+      "seed": 400,
+      "epoch": its.epochs,
+      "dataset": "clean",
+      "metrics": {"loss": loss, "top1": 80.0},
+      "scaled_own": {"loss": loss / 2},
+    }
+
+  rows = {
+    "no_temperature": [row("no_temperature", "sgd", 3.0)],
+    "held_out_temperature": [row("held_out_temperature", "sgd_after_t", 2.0)],
+    "cross_validated": [row("cross_validated", "sgd_after_t", 1.0)],
+  }
+  load = lambda names: [row for name in names for row in rows.get(name, ())]
+  monkeypatch.setattr(query.kept, "load", load)
+  found = query.Source().results("no_temperature")
+  values = lambda *args: found.values(*args, seeds=[400]).tolist()
+  assert values("sgd", "loss") == [3.0]
+  assert values("held_out_temperature", "loss") == [1.0]
+  assert values("cross_validated", "loss") == [0.5]
+  assert values("cross_validated", "top1") == [80.0]
 
 
 def test_ensembles_share_their_images():
@@ -183,7 +230,11 @@ def test_settings_come_from_kept_rows(name, reload_study):
   chosen = reload(name)
   assert len(chosen.methods) == len(waiting.methods)
   tuning.check(chosen)
-  for method in chosen.methods:
+  without_t = ()
+  if name in ("label_noise", "fashion"):
+    without_t = reload(f"{name}_without_t").methods
+    assert len(without_t) == len(chosen.methods)
+  for method in (*chosen.methods, *without_t):
     after_t = method.name.endswith("_after_t")
     base = method.name.removesuffix("_after_t")
     rates = [

@@ -135,7 +135,9 @@ def test_study_with_chosen_settings(rows):
   assert len(its.methods) == 6
   trial = row("sgd_2", 0, 0.0) | {"config_hash": "of a trial"}
   rows.append(trial | {"method": "orthograd_2"})
-  methods, pairs = tuning.chosen_twice(its, SMALL)
+  criteria = ("loss", "scaled_loss")
+  both = [tuning.chosen(its, SMALL, criterion) for criterion in criteria]
+  methods = [method for each in both for method in each]
   rates = {method.name: method.learning_rate for method in methods}
   assert rates == {
     "sgd": 2.0,
@@ -143,10 +145,9 @@ def test_study_with_chosen_settings(rows):
     "sgd_after_t": 1.0,
     "orthograd_after_t": 1.0,
   }
-  assert pairs == (
-    ("sgd", "orthograd"),
-    ("sgd_after_t", "orthograd_after_t"),
-  )
+  pairs = [tuning.against_orthograd(each, ["arm"]) for each in both]
+  assert pairs[0] == (("sgd", "orthograd"), ("arm", "orthograd"))
+  assert pairs[1][0] == ("sgd_after_t", "orthograd_after_t")
   assert [method.strength for method in methods] == [0.0, 1.0, 0.0, 1.0]
 
 
