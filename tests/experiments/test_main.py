@@ -11,6 +11,8 @@ import time
 
 import pytest
 
+from experiments import rows
+
 ROOT = pathlib.Path(__file__).parents[2]
 RUN = ("run", "quick", "--set", "epochs=4", "--set", "seeds=1")
 SMALL = ("--set", "per_class=2", "--set", "batch_size=16")
@@ -96,6 +98,6 @@ def test_two_processes(tmp_path):
   assert [process.returncode for process in processes] == [0, 0], outputs
   assert "0 of 2 runs are there already" in outputs[0]
   assert "quick: complete" in outputs[0] and "quick" not in outputs[1]
-  lines = (tmp_path / "rows.jsonl").read_text().splitlines()
-  assert len(lines) == 4  # train and clean, of two runs
-  assert all("2 \\u00d7 cpu" in line for line in lines)
+  found = list(rows.read(tmp_path / "rows.jsonl"))
+  assert len(found) == 4  # train and clean, of two runs
+  assert all(row["device"] == "2 × cpu" for row in found)
