@@ -54,9 +54,8 @@ def context(
     name = query.POOLS[name]["study"] if name in query.POOLS else name
     if name in plan and (plan_only or not in_site):
       return link("experiments/PLAN.md") + plan[name]
-    if name in plan:
-      return f"{name}.md"
-    return link("experiments/results/replication.md")
+    known = link("experiments/results/replication.md")
+    return f"{name}.md" if name in plan else known
 
   return questions(ask) | {
     "CORRUPTIONS": datasets.CORRUPTIONS,
@@ -87,14 +86,9 @@ def make_kept(
     ("resnet18", "resnet18_corrupted", "wrn28_10", "extended"),
   )
   both = {"ResNet-18": short, "WRN-28-10": wide}
-  replicated = {
-    name: situation(ask, pool, *PAIR)
-    for name, pool in (
-      ("ResNet-18", "resnet18"),
-      ("WRN-28-10", "wrn28_10"),
-      ("1000 epochs", "extended"),
-    )
-  }
+  networks = {"ResNet-18": "resnet18", "WRN-28-10": "wrn28_10"}
+  networks["1000 epochs"] = "extended"
+  replicated = {k: situation(ask, it, *PAIR) for k, it in networks.items()}
   every = longer.evaluated(PAIR, range(5), "train")
   draw = figures.reliability
   drawings = {
@@ -270,7 +264,7 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
   picture = re.sub(r"\W", "_", name, flags=re.ASCII)
   primary = next(iter(tested))
   shown = [primary]
-  if OUTCOMES[primary].part == "scaled_half" and "loss" in tested:
+  if OUTCOMES[primary].part != "metrics" and "loss" in tested:
     shown.append("loss")
   drawings = {
     f"{picture}_differences": lambda: effects(

@@ -137,12 +137,7 @@ def sets(name: str) -> tuple[str, ...]:
 
 
 class Results:
-  """Rows of one recipe.
-
-  Attributes:
-    epochs: epochs of training. Methods use the last epoch by default.
-    rows: the rows by method, seed, epoch and set of images.
-  """
+  """Rows of one recipe, by method, seed, epoch and set of images."""
 
   def __init__(
     self, rows: Iterable[dict[str, Any]], recipe: config.Config
@@ -252,11 +247,7 @@ class Results:
 
 
 class Source:
-  """Studies and their results: those that are kept, or one of a folder.
-
-  Args:
-    own: a study with its results, used in place of kept ones of its name.
-  """
+  """Studies and their results: those that are kept, and one's own."""
 
   def __init__(self, own: Mapping[str, tuple[Study, Results]] | None = None):
     self._own = dict(own or {})
