@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import scipy.stats
 
 from experiments.engine.progress import Eta, Progress
 from experiments.files import UserError
@@ -28,7 +29,7 @@ from experiments.rows import read
 from experiments.standalone import Run, Task, digest
 from experiments.tuning import Grid, Setting, to_try
 from experiments.tuning import choose as choose_settings
-from orthograd_optax import calibration, orthograd_adamw
+from orthograd_optax import calibration, orthograd_adamw, stats
 
 STUDY, PILOT = "grokking", "grokking_pilot"
 TUNED = 8.0  # AdamW's weight decay, chosen by the pilot
@@ -88,6 +89,7 @@ class Arm(NamedTuple):
 
 
 ADAMW, ORTHOGRAD = Arm(False, 0.0), Arm(True, 0.0)
+STABLEMAX = Arm(False, 0.0, stablemax=True)
 ARMS = ADAMW, ORTHOGRAD, Arm(False, TUNED), Arm(True, TUNED)
 PILOT_ARMS = tuple(Arm(False, decay) for decay in (0.3, 1.0, 3.0, 8.0, 24.0))
 # Arms and seeds.
@@ -299,7 +301,7 @@ def run_rates(
     tried = to_try(grids, steps, more=1)
   chosen = choose_settings(tried, steps)
   tuned = (Arm(names[name], setting[0]) for name, setting in chosen.items())
-  arms = ADAMW, ORTHOGRAD, *tuned, Arm(False, 0.0, stablemax=True)
+  arms = ADAMW, ORTHOGRAD, *tuned, STABLEMAX
   runs = [Run(arm, seed) for arm in arms for seed in seeds]
   return task(RATES_STUDY, recipe).rows(folder, runs)
 
@@ -310,21 +312,50 @@ def run_all_rates(
   """Trains the study at all learning rates.
 
   Returns:
-    For each rate and arm, how many seeds reach 99 %, and their median steps.
+    For each rate and arm, how many seeds reach 99 %, and their median steps;
+    then the tests of PLAN.md, with Holm's adjustment over all of them.
   """
-  lines = []
+  lines, tests = [], {}
   for rate in RATES:
     recipe = Recipe(learning_rate=rate, steps=steps)
     rows = run_rates(folder, recipe, seeds or RATES_SEEDS)
-    arms = (Arm(**row["settings"]) for row in rows)
-    for arm in dict.fromkeys(arms):
-      its = list(steps_to_goal(rows, arm, recipe).values())
-      reached = sum(step <= steps for step in its)
+    arms = dict.fromkeys(Arm(**row["settings"]) for row in rows)
+    goal = {arm: steps_to_goal(rows, arm, recipe) for arm in arms}
+    for arm, its in goal.items():
+      reached = sum(step <= steps for step in its.values())
       lines.append(
         f"rate {rate:g}, {arm.key}: {reached} of {len(its)} seeds reach 99 %, "
-        f"median {np.median(its):g} of {steps} steps"
+        f"median {np.median(list(its.values())):g} of {steps} steps"
       )
+    for name, p in rate_tests(goal, steps).items():
+      tests[f"rate {rate:g}, {name}"] = p
+  holm = stats.holm(list(tests.values()))
+  lines += [f"{k}: p {p:.4f}" for k, p in zip(tests, holm, strict=True)]
   return "\n".join(lines)
+
+
+def rate_tests(
+  goal: Mapping[Arm, Mapping[int, int]], steps: int
+) -> dict[str, float]:
+  """The p-values of the plan's three tests at a learning rate.
+
+  Args:
+    goal: for each arm, the steps to 99 % of each seed.
+    steps: of training. A seed with more steps never reached 99 %.
+  """
+  ours = goal[ORTHOGRAD]
+  (tuned,) = (a for a in goal if a.weight_decay and not a.orthograd)
+  reached = [
+    sum(step <= steps for step in its.values()) for its in (ours, goal[ADAMW])
+  ]
+  fisher: Any = scipy.stats.fisher_exact(
+    [reached, [len(ours) - count for count in reached]]
+  )
+  found = {"⊥AdamW − AdamW, Fisher": float(fisher.pvalue)}
+  for name, other in ("AdamW tuned", tuned), ("StableMax", STABLEMAX):
+    pair = [[its[seed] for seed in sorted(ours)] for its in (ours, goal[other])]
+    found[f"⊥AdamW − {name}, Wilcoxon"] = stats.wilcoxon(*pair).pvalue
+  return found
 
 
 def steps_to_goal(

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 import scipy.special
+import scipy.stats
 
 from experiments import __main__ as command
 from experiments import grokking
@@ -188,8 +189,30 @@ def test_stablemax():
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_tests_of_rates():
+  random = np.random.default_rng(0)
+  draw = lambda low, high: dict(enumerate(random.integers(low, high, 10)))
+  tuned = grokking.Arm(False, 3.0)
+  goal = {
+    grokking.ADAMW: draw(30, 31) | dict.fromkeys(range(7), 101),
+    grokking.ORTHOGRAD: draw(10, 40),
+    tuned: draw(20, 60),
+    grokking.Arm(True, 1.0): draw(1, 2),
+    grokking.STABLEMAX: draw(15, 45),
+  }
+  steps = {arm: np.array(list(its.values())) for arm, its in goal.items()}
+  ours = steps[grokking.ORTHOGRAD]
+  expected = [
+    scipy.stats.fisher_exact([[10, 3], [0, 7]]).pvalue,
+    scipy.stats.wilcoxon(ours, steps[tuned]).pvalue,
+    scipy.stats.wilcoxon(ours, steps[grokking.STABLEMAX]).pvalue,
+  ]
+  found = grokking.rate_tests(goal, 100)
+  np.testing.assert_allclose(list(found.values()), expected, rtol=1e-12)
+
+
 @pytest.mark.slow
-def test_rates(tmp_path, monkeypatch):
+def test_rates(tmp_path, monkeypatch, capsys):
   """Each rate has a pilot of both methods, and arms with its choices."""
   small = dataclasses.replace(SMALL, learning_rate=0.03)
   rows = grokking.run_rates(tmp_path, small, seeds=(1, 2))
@@ -214,11 +237,16 @@ def test_rates(tmp_path, monkeypatch):
     }
     assert steps[tuned] == min(steps.values())
     assert len(steps) >= 5
-  trained = []
-  monkeypatch.setattr(grokking, "train", lambda *args: trained.append(args))
-  again = grokking.run_rates(tmp_path, small, seeds=(1, 2))
-  assert again == rows
-  assert not trained
+  monkeypatch.setattr(grokking, "train", lambda *_: pytest.fail("it trains"))
+  assert grokking.run_rates(tmp_path, small, seeds=(1, 2)) == rows
+  monkeypatch.setattr(grokking, "RATES", (0.03,))
+  monkeypatch.setattr(grokking, "Recipe", lambda **its: small)
+  words = ["grokking", "--rates", "--seeds", "1,2", "--output", str(tmp_path)]
+  monkeypatch.setattr("sys.argv", ["experiments", *words, "--steps", "10"])
+  command.main()
+  lines = capsys.readouterr().out.splitlines()
+  assert len(lines) == 5 + 3
+  assert "rate 0.03, adamw: 0 of 2 seeds" in lines[0]
 
 
 def test_steps_must_fit():

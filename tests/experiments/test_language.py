@@ -135,6 +135,46 @@ def test_choice_counts_diverged_runs():
   assert language.mean_losses(rows) == {"a": 1.5, "b": math.inf}
 
 
+def test_results():
+  """Differences, intervals and p against SciPy; diverged runs are left out."""
+  random = np.random.default_rng(0)
+  loss = {
+    (arm.key, seed): random.normal(1.0 + 0.1 * arm.orthograd, 0.05)
+    for pair in language.PAIRS
+    for arm in pair
+    for seed in range(5)
+  }
+  rows = [
+    {
+      "method": name,
+      "seed": seed,
+      "metrics": {"loss": value, "ece": 0.1 * value},
+      "scaled_crossed": {"loss": 0.9 * value, "ece": 0.01 * value},
+    }
+    for (name, seed), value in loss.items()
+  ]
+  # Of the usual decay, seed 4 diverged; of the weak one, all but one seed.
+  lost = [("adamw_usual", 4), *(("adamw_weak", seed) for seed in range(1, 5))]
+  for row in rows:
+    if (row["method"], row["seed"]) in lost:
+      row["metrics"] = {"loss": None, "ece": None}
+  lines = language.result_text(rows).splitlines()
+  assert len(lines) == 8
+  old, new = (
+    np.array([loss[name, seed] for seed in range(4)]) / math.log(2)
+    for name in ("adamw_usual", "orthograd_adamw_usual")
+  )
+  test = scipy.stats.ttest_rel(new, old)
+  low, high = test.confidence_interval()
+  assert lines[0] == (
+    f"orthograd_adamw_usual, bits per byte: {old.mean():.4f} → "
+    f"{new.mean():.4f}, {np.mean(new - old):+.4f} ({low:+.4f}, {high:+.4f}), "
+    f"4 seeds, margin {0.03 * old.mean():.4f}, p {4 * test.pvalue:.3f}"
+  )
+  assert "margin" not in lines[1] and "0.9" not in lines[1]
+  assert lines[4].endswith("bits per byte: fewer than two seeds to compare")
+
+
 @pytest.mark.slow
 def test_study(packages, tmp_path, monkeypatch, capsys):
   run = lambda: language.run(tmp_path, TINY, (1, 2), [packages])
