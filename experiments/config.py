@@ -30,7 +30,7 @@ from experiments.fields import (
 )
 from experiments.fields import field as _field
 from experiments.fields import kind as _kind
-from experiments.files import is_name, parse_json
+from experiments.files import brief, is_name, parse_json
 
 # In a hash only if they are set: earlier hashes are without them.
 _LATER_SETTINGS = (
@@ -379,6 +379,10 @@ class Study:
 
   def __post_init__(self):
     check(self)
+    if not isinstance(self.config, Config):
+      raise ConfigError(
+        f"config is {reprlib.repr(self.config)}, but must be a Config."
+      )
     if not is_name(self.name) or not is_name(self.models_of or self.name):
       raise ConfigError(
         f"name is {self.name!r} and models_of is {self.models_of!r}, but both "
@@ -551,13 +555,14 @@ def describe(name: str) -> tuple[Study, str]:
     study = module.STUDY
     if not isinstance(study, Study):
       raise TypeError(f"STUDY must be a Study, got {reprlib.repr(study)}")
-  except Exception as error:
+  except (Exception, SystemExit) as error:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f.lineno for f in frames if f.filename == spec.origin]
     where = f", line {lines[-1]}" if lines else ""
     raise ConfigError(
-      f"{spec.origin}{where}: {type(error).__name__}: {error}. Correct the "
-      "file. It must define STUDY, an experiments.config.Study."
+      f"{spec.origin}{where}: {type(error).__name__}: "
+      f"{brief(error).rstrip('.')}. Correct the file. It must define STUDY, an "
+      "experiments.config.Study."
     ) from error
   return study, (module.__doc__ or "").strip() or study.name
 

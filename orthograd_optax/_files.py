@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Set
 import contextlib
 import csv
+import io
 import itertools
 import logging
 import math
@@ -10,12 +11,14 @@ import os
 import pathlib
 import re
 import reprlib
+import tokenize
 from typing import IO, Any
 import zipfile
 import zlib
 
 import numpy as np
 
+_HEADER = 10_100  # bytes; NumPy reads headers of at most 10,000 characters
 MAX_BYTES = 4 * 2**30  # of all arrays of a file
 _SAVE = 'np.savez("predictions.npz", logits=logits, labels=labels)'
 # The names that a key or a column may have.
@@ -35,6 +38,7 @@ _INDEX = re.compile(
 # What damaged and hostile files raise.
 _DAMAGE = (ValueError, EOFError, OSError, RuntimeError, NotImplementedError)
 _DAMAGE += (zipfile.BadZipFile, zlib.error, MemoryError, SyntaxError, TypeError)
+_DAMAGE += (tokenize.TokenError,)
 
 
 def read(path: str | os.PathLike, labels: str | os.PathLike | None = None):
@@ -88,10 +92,11 @@ def _read_array(file: IO[bytes], size: int) -> np.ndarray:
   form = np.lib.format
   readers = {(1, 0): form.read_array_header_1_0}
   readers[2, 0] = form.read_array_header_2_0
-  version = form.read_magic(file)
+  start = io.BytesIO(file.read(_HEADER))  # A header may claim to have 4 GB.
+  version = form.read_magic(start)
   if version not in readers:
     raise ValueError(f"it has version {version} of the .npy format")
-  shape, _, dtype = readers[version](file)
+  shape, _, dtype = readers[version](start)
   if dtype.hasobject:
     raise ValueError("it has objects; convert them, as in labels.astype(str)")
   if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import pathlib
+import re
 import subprocess
 import time
 
@@ -148,5 +149,8 @@ def _alive(
 
 
 def _last_line(text: str) -> str:
-  lines = [line for line in text.splitlines() if line.strip(" -")]
-  return next((x for x in lines if "Error: " in x), lines[-1])
+  """Returns the command's own error, or how it ended, or its last line."""
+  for pattern in (r"(?<!\w)Error: .*", r"died with .*", r"\S.*(?=[\s-]*\Z)"):
+    if match := re.search(pattern, text):
+      return match[0]
+  return text

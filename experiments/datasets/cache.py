@@ -164,10 +164,10 @@ class Files:
 
 
 def _recorded(folder: pathlib.Path) -> dict[str, str]:
-  """Returns the digests that were recorded when files were stored."""
+  """Returns the digests in `SHA256SUMS`, which is as sha256sum writes it."""
   path = folder / SUMS
-  lines = path.read_text().splitlines() if path.is_file() else []
-  return {line[66:]: line[:64] for line in lines}  # as sha256sum writes them
+  text = path.read_text("utf-8", "replace") if path.is_file() else ""
+  return {line[66:]: line[:64] for line in text.splitlines()}
 
 
 def size_line(path: pathlib.Path) -> str:

@@ -24,6 +24,7 @@ import time
 from typing import Any
 import urllib.error
 import urllib.request
+import zlib
 
 import numpy as np
 
@@ -154,6 +155,8 @@ def _attempt(read: Callable[[], Contents]) -> Contents:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
       raise
     raise DataError(f"it can't be read: {brief(error)}") from error
+  except (EOFError, zlib.error) as error:  # from gzip
+    raise DataError(f"it is damaged: {brief(error)}. Get it again.") from error
 
 
 def progress(contents: Contents, wanted: list[str], origin: str) -> Contents:

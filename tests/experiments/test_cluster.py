@@ -92,6 +92,25 @@ def test_jobs_that_fail(tmp_path):
 
 
 @pytest.mark.parametrize(
+  ("text", "reason"),
+  [
+    (
+      "x.CalledProcessError: 1\ny.FailedError: a\nError: busy\n\n",
+      "Error: busy",
+    ),
+    (
+      "CalledProcessError: a died with <SIGKILL>.\nb: c\n",
+      "died with <SIGKILL>.",
+    ),
+    ("Traceback\nlost connection\n-----\n", "lost connection"),
+    ("", ""),
+  ],
+)
+def test_the_reason_of_a_failure(text, reason):
+  assert cluster._last_line(text) == reason
+
+
+@pytest.mark.parametrize(
   ("listed", "running", "pending"),
   [
     ("1_0 RUNNING\n1_1 PENDING\n7 RUNNING\n", {"1_0"}, {"1_1"}),

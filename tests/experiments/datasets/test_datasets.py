@@ -90,6 +90,13 @@ def test_a_bomb_in_mnist(tmp_path, idx):
     sources.fetch(files, str(tmp_path), tmp_path / "cache")
 
 
+def test_a_gzipped_file_that_is_cut(tmp_path, idx):
+  for name, content in idx.items():
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content)[:-9])
+  with pytest.raises(cache.DataError, match="is damaged: .* Get it again"):
+    sources.fetch(mnist.MNIST, str(tmp_path), tmp_path / "cache")
+
+
 def test_fashion_mnist(tmp_path, monkeypatch):
   """The first images of each class are for testing; empty lists are not."""
   monkeypatch.setattr(mnist, "TEST_IMAGES", 2)
@@ -151,6 +158,18 @@ def test_cifar100(small_cifar100, tmp_path):
   (folder / "test.bin").write_bytes(contents["test.bin"][:-1] + b"x")
   with pytest.raises(cache.DataError, match="damaged.*data fetch cifar100"):
     cifar100.load()
+
+
+def test_a_damaged_archive_of_cifar100(small_cifar100, tmp_path):
+  """Nothing but gzip's own checksum shows it."""
+  files = {k: v.tobytes() for k, v in small_cifar100.items()}
+  source = pack(tmp_path / "x.tar.gz", files, "cifar-100-binary")
+  content = bytearray(source.read_bytes())
+  content[len(content) // 2] ^= 1  # in pixels, which don't compress
+  source.write_bytes(content)
+  with pytest.raises(cache.DataError, match="not a complete tar .*CRC"):
+    sources.fetch(cifar100.FILES, str(source))
+  assert not list((tmp_path / "cache").glob("cifar100/*.bin"))
 
 
 def test_cifar100_of_another_form(small_cifar100, tmp_path):

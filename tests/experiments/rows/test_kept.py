@@ -78,6 +78,16 @@ def test_kept_rows_that_were_changed(tmp_path):
     ):
       with pytest.raises(rows.RowsError, match="was changed: expected .* git"):
         use()
+
+
+def test_digests_that_are_garbled(tmp_path):
+  folder, into = tmp_path / "run", tmp_path / "results"
+  folder.mkdir()
+  rows.write(folder / "rows.jsonl", [row()])
+  kept_rows.keep([folder], into)
+  (into / kept_rows.SUMS).write_bytes(b"\xff" * 64 + b"  tiny.jsonl.gz\n")
+  with pytest.raises(rows.RowsError, match="was changed: expected"):
+    kept_rows.load(["tiny"], into)
   assert kept_rows.load(["unknown"], into) == []
   rows.write(into / "unknown.jsonl.gz", [row()])
   with pytest.raises(rows.RowsError, match="expected no digest as in SHA256"):

@@ -978,6 +978,8 @@ def damaged(kind):
     header = content["logits"].replace(b"(400, 3), }" + b" " * 9, tera)
     assert len(header) == len(content["logits"]) and tera in header
     content["logits"] = header
+  elif kind == "open":
+    content["logits"] = content["logits"].replace(b"3), }", b"3(, }")
   methods = {"bzip2": zipfile.ZIP_BZIP2, "lzma": zipfile.ZIP_LZMA}
   with zipfile.ZipFile(
     "x.npz", "w", methods.get(kind, zipfile.ZIP_STORED)
@@ -1002,6 +1004,7 @@ def damaged(kind):
   ("kind", "message"),
   [
     ("huge", r"damaged: .* bytes can't have shape \(999999999999, 2\)"),
+    ("open", "multi-line statement"),
     ("flipped", "CRC"),
     ("cut", "not a zip"),
     ("encrypted", "is encrypted"),
