@@ -1,14 +1,20 @@
-"""A small version of the campaign of faults, without its studies."""
+"""A small version of the campaign of faults, without studies that train."""
 
 import random
 
-from faults import damage, hostile, index, inputs, surroundings
+from faults import damage, hostile, index, inputs, library, surroundings
 import pytest
 
 
 @pytest.mark.slow
 def test_damage(tmp_path):
   for figures in damage.run(tmp_path / "faults", seed=1, share=0.02):
+    assert figures.cases and not figures.wrong, figures.wrong
+
+
+@pytest.mark.slow
+def test_library(tmp_path):
+  for figures in library.run(tmp_path / "faults", seed=1, share=0.02):
     assert figures.cases and not figures.wrong, figures.wrong
 
 

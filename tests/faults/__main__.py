@@ -10,7 +10,15 @@ import sys
 import tempfile
 import time
 
-from faults import damage, hostile, index, studies, surroundings
+from faults import (
+  damage,
+  hostile,
+  index,
+  library,
+  processes,
+  studies,
+  surroundings,
+)
 from faults.figures import table
 
 
@@ -30,16 +38,21 @@ def main() -> None:
     say("checkpoints …")
     chance = random.Random(f"checkpoints {args.seed}")
     found += damage.damage_checkpoints(folder / "whole", args.share, chance)
-    # Most of the time, indexes let their clients wait.
+    # Meanwhile, indexes let their clients wait, and processes each other.
     spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, spawn) as other:
-      indexes = other.submit(index.run, args.share)
-      say("data and JSON, and hostile package indexes …")
+    with concurrent.futures.ProcessPoolExecutor(2, spawn) as others:
+      indexes = others.submit(index.run, args.share)
+      several = others.submit(
+        processes.run, folder / "processes", folder / "whole"
+      )
+      say("data, rows and JSON; several processes; package indexes …")
       found += damage.run(folder / "damage", args.seed, args.share)
-      say("file systems, clocks, clones and names …")
+      say("the library's inputs …")
+      found += library.run(folder / "library", args.seed, args.share)
+      say("file systems, clocks, clones, names and study files …")
       found += surroundings.run(folder / "surroundings", folder / "whole")
       say("hostile inputs …")
-      found += [*hostile.run(), *indexes.result()]
+      found += [*hostile.run(), *several.result(), *indexes.result()]
   wrong = [text for figures in found for text in figures.wrong]
   for text in wrong:
     print(f"WRONG: {text}\n")

@@ -7,7 +7,7 @@ import traceback
 
 from experiments import config
 from experiments.engine import checkpoints
-from faults import inputs
+from faults import images, inputs
 from faults.figures import Figures
 from faults.inputs import Reader
 
@@ -100,15 +100,28 @@ def run(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
   times = lambda n: max(round(n * share), 1)
   (folder / "json").mkdir(parents=True)
   (folder / "data").mkdir()
+  (folder / "rows").mkdir()
   texts = inputs.json_readers(folder / "json")
-  with inputs.small() as files:
+  measured, kept = inputs.row_readers(folder / "rows")
+  with inputs.small() as files, images.small():
     data = inputs.data_readers(folder / "data", files)
+    others = images.readers(folder / "images")
+    (lists,) = (x for x in others if x.path.suffix == ".json")
+    data += [*others, *kept]
     found = [
       each(data, "a flipped bit in data", inputs.flip, times(150), chance),
       each(data, "data truncated", inputs.truncate, times(60), chance),
       each(data, "garbled data (fuzz)", inputs.garble, times(150), chance),
+      each([lists], "shapes of lists", inputs.reshape, times(60), chance),
     ]
   found += [
+    each(
+      [measured],
+      "rows that are edited, moved, left out or there twice",
+      inputs.tamper,
+      times(1000),
+      chance,
+    ),
     each(texts, "JSON of another shape", inputs.reshape, times(2000), chance),
     each(texts, "garbled JSON (fuzz)", inputs.garble, times(2000), chance),
   ]

@@ -1,7 +1,13 @@
 """What came of each kind of fault."""
 
 import collections
+from collections.abc import Callable, Iterator
 import dataclasses
+import traceback
+from typing import Any
+
+# Its name, and what raises an error unless all is as it should be.
+Case = tuple[str, Callable[[], Any]]
 
 
 @dataclasses.dataclass
@@ -27,6 +33,18 @@ class Figures:
   def __str__(self) -> str:
     outcomes = ", ".join(f"{n:,} {what}" for what, n in self.outcomes.items())
     return f"| {self.what} | {self.cases:,} | {outcomes} | {len(self.wrong)} |"
+
+
+def each(what: str, cases: Iterator[Case]) -> Figures:
+  found = Figures(what)
+  for name, attempt in cases:
+    try:
+      attempt()
+      found.outcomes["as it should be"] += 1
+    except Exception:
+      found.outcomes["otherwise"] += 1
+      found.wrong.append(f"{what}: {name}: {traceback.format_exc(limit=-3)}")
+  return found
 
 
 def table(figures: list[Figures]) -> str:

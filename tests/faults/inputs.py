@@ -31,6 +31,13 @@ from experiments.datasets import (
 )
 from experiments.engine import checkpoints, group, runner
 from experiments.files import UserError
+from experiments.rows import kept
+
+# Names of studies, models, classes and groups.
+NAMES = (
+  *("größe", "100%", "100%25", "a|b", "a b", "a](b)", "<b>", "$x$", "⊥"),
+  *(r"$\frac{$", "_^{}", "<script>x</script>"),
+)
 
 
 @contextlib.contextmanager
@@ -146,6 +153,58 @@ def json_readers(folder: pathlib.Path) -> list[Reader]:
       check_digests,
     ),
   ]
+
+
+def row_readers(folder: pathlib.Path) -> tuple[Reader, list[Reader]]:
+  """Of a study's rows; and of kept rows, and their digests."""
+  study, results = tiny.STUDY, folder / "results"
+  row = {
+    "study": "x",
+    "config_hash": study.config.hash,
+    "config": dataclasses.asdict(study.config),
+    "dataset": "clean",
+  }
+  path = folder / "rows.jsonl"
+  for version in ("1", "2"):  # two contexts
+    rows.Rows(path).append(
+      row
+      | {"method": method.name, "settings": dataclasses.asdict(method)}
+      | {"seed": seed, "epoch": int(version), "device": version}
+      | {"metrics": {"loss": seed / 7, "ece": 0.25}}
+      for method in study.methods
+      for seed in range(3)
+    )
+  (kept_path,) = kept.keep([folder], results)
+  sums = results / kept.SUMS
+  read = lambda: list(rows.read(path))
+  load = lambda: kept.load(["x"], results)
+  return Reader("rows", path, path.read_bytes(), read, same=True), [
+    Reader("kept rows", kept_path, kept_path.read_bytes(), load, same=True),
+    Reader("kept rows' digests", sums, sums.read_bytes(), load, same=True),
+  ]
+
+
+def tamper(content: bytes, chance: random.Random) -> bytes:
+  """Lines that are edited, moved, left out or there twice.
+
+  Lines that are left out at the end leave no trace.
+  """
+  lines = content.splitlines(keepends=True)
+  one = chance.randrange(len(lines) - 1)
+  other = chance.choice([i for i in range(len(lines)) if i != one])
+  kind = chance.randrange(4)
+  if kind == 0:
+    digits = [i for i, c in enumerate(lines[one]) if 48 <= c <= 57]
+    line, place = bytearray(lines[one]), chance.choice(digits)
+    line[place] = 48 + (line[place] - 47) % 10
+    lines[one] = bytes(line)
+  elif kind == 1:
+    lines[one], lines[other] = lines[other], lines[one]
+  elif kind == 2:
+    del lines[one]
+  else:
+    lines.insert(chance.randrange(len(lines) + 1), lines[one])
+  return b"".join(lines)
 
 
 def data_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:

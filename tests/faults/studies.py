@@ -1,6 +1,6 @@
 """A small study that is disturbed, again and again, and then left to end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import concurrent.futures
 import contextlib
 import os
@@ -19,25 +19,29 @@ from faults.figures import Figures
 
 ROOT = pathlib.Path(__file__).parents[2]
 SETTINGS = ("epochs=4", "seeds=1", "evaluate_every=2", "per_class=7")
-STUDIES = 24
+STUDIES = 20
 # What differs each time; the code may be worked on meanwhile.
 WHEN = ("time", "wall_time", "epoch_seconds", "sources", "commit")
 
 
 def start(
-  folder: pathlib.Path, limit: int | None = None, *others: str
+  folder: pathlib.Path,
+  limit: int | None = None,
+  settings: Sequence[str] = (),
+  options: Sequence[str] = (),
 ) -> subprocess.Popen:
   """Starts the study in a process of its own.
 
   Args:
     folder: folder of the study.
     limit: bytes of the largest file that can be written, for a full disk.
-    *others: settings besides the study's.
+    settings: settings besides the study's.
+    options: further options of the command.
   """
   command = [sys.executable, "-m", "experiments", "run", "quick"]
-  for setting in (*SETTINGS, "batch_size=16", *others):
+  for setting in (*SETTINGS, "batch_size=16", *settings):
     command += ["--set", setting]
-  command += ["--checkpoint-every", "1", "--output", str(folder)]
+  command += ["--checkpoint-every", "1", "--output", str(folder), *options]
   if limit is not None:
     script = f'ulimit -f {-(-limit // 512)}; exec "$0" "$@"'
     command = [shutil.which("sh") or "sh", "-c", script, *command]
@@ -58,10 +62,14 @@ def start(
   )
 
 
-def finish(folder: pathlib.Path, *others: str) -> tuple[int, str, float]:
+def finish(
+  folder: pathlib.Path,
+  settings: Sequence[str] = (),
+  options: Sequence[str] = (),
+) -> tuple[int, str, float]:
   """Returns status, output and seconds of the study left undisturbed."""
   begin = time.monotonic()
-  process = start(folder, None, *others)
+  process = start(folder, None, settings, options)
   output, _ = process.communicate(timeout=600)
   return process.returncode, output, time.monotonic() - begin
 
@@ -240,7 +248,7 @@ def run(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
   status, output, seconds = finish(whole)
   assert not status, output
   expected = results(whole)
-  finish(folder / "other", "learning_rate=0.02")
+  finish(folder / "other", ["learning_rate=0.02"])
   found = {name: Figures(name) for name in KINDS}
   ended = Figures("… left to end after 1 to 8 of these")
   with concurrent.futures.ThreadPoolExecutor(2) as threads:

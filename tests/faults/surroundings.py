@@ -10,7 +10,6 @@ import pathlib
 import random
 import subprocess
 import time
-import traceback
 from typing import Any
 import unittest.mock
 
@@ -24,11 +23,9 @@ from experiments.engine import checkpoints, runner
 from experiments.report import build as page
 from experiments.rows import provenance
 from faults import inputs
-from faults.figures import Figures
+from faults.figures import Case, Figures, each
 
-NAMES = ("größe", "100%", "100%25", "a|b", "a b", "a](b)", "<b>", "$x$", "⊥")
 YEARS = (-100, -50, -1, 1, 50, 100)
-Case = tuple[str, Callable[[], Any]]
 
 
 def refused(read: Callable[[], Any], words: str) -> None:
@@ -106,6 +103,35 @@ def clones(folder: pathlib.Path) -> Iterator[Case]:
   yield "a locked index", lambda: attempt(True)
 
 
+def study_files(folder: pathlib.Path) -> Iterator[Case]:
+  """Study files that `run` is to name, in one short line."""
+  head = "from experiments.config import Config, Study\n"
+  for name, text in {
+    "no Python": "\0",
+    "binary": "\x80" * 100,
+    "half a file": "STUDY = Study(",
+    "nothing": "",
+    "no study": "STUDY = 3",
+    "a long error": f"raise ValueError({10**6} * 'x' + '\\x1b[2J')",
+    "an exit": "raise SystemExit(0)",
+    "endless recursion": "def f(): f()\nf()",
+    "a name that is a path": "STUDY = Study(name='../x')",
+    "a name that is a number": "STUDY = Study(name=3)",
+    "no config": "STUDY = Study(name='x', config=None)",
+    "no methods": "STUDY = Study(name='x', methods=())",
+    "text for a number": "STUDY = Study(name='x', seeds='3')",
+  }.items():
+    path = folder / f"{name}.py"
+    path.write_text(head + text, "latin-1")
+
+    def attempt(path: pathlib.Path = path) -> None:
+      outcome, why = inputs.attempt(lambda: config.load_study(str(path)))
+      assert outcome == "refused" and str(path) in why, (outcome, why)
+      assert len(why) < 1000 and why.isprintable(), why
+
+    yield name, attempt
+
+
 def names(folder: pathlib.Path, whole: pathlib.Path) -> Iterator[Case]:
   """Studies of any name, and null losses, on pages and in `show`.
 
@@ -142,21 +168,9 @@ def names(folder: pathlib.Path, whole: pathlib.Path) -> Iterator[Case]:
     page.write_study(path)
     assert (path / "report.html").read_text("utf-8").count("<svg") == 3
 
-  for name in NAMES:
+  for name in filter(files.is_name, inputs.NAMES):
     yield f"study {name!r}", lambda name=name: attempt(name, False)
   yield "a null loss", lambda: attempt("nulls", True)
-
-
-def each(what: str, cases: Iterator[Case]) -> Figures:
-  found = Figures(what)
-  for name, attempt in cases:
-    try:
-      attempt()
-      found.outcomes["as it should be"] += 1
-    except Exception:
-      found.outcomes["otherwise"] += 1
-      found.wrong.append(f"{what}: {name}: {traceback.format_exc(limit=-3)}")
-  return found
 
 
 def run(
@@ -167,6 +181,7 @@ def run(
     "file systems without locks (refused, with a remedy)": locks,
     "clocks that jump by years": clocks,
     "clones whose index is stale or locked": clones,
+    "broken study files": study_files,
   }
   found = []
   for number, (what, make) in enumerate(kinds.items()):
