@@ -68,7 +68,9 @@ OPTIONAL = {"libtpu", "sphinx", "torch", "torchvision"}
 @pytest.mark.parametrize(
   ("folder", "extras"),
   [
-    ("orthograd_optax", ["plots", "dev"]),  # dev: pandas, to read Parquet
+    # What functions import when they are called: pandas, to read Parquet; Flax,
+    # for a metric of NNX.
+    ("orthograd_optax", ["plots", "dev", "examples"]),
     ("examples", ["examples"]),
     ("experiments", ["plots", "experiments", "cluster"]),
     ("tests", ["plots", "experiments", "cluster", "reference", "dev"]),

@@ -304,7 +304,10 @@ def nnx_tally(num_bins: int = 10) -> Any:
 
 @functools.cache
 def _nnx_class() -> Any:
-  from flax import nnx
+  try:
+    from flax import nnx
+  except ImportError as error:
+    raise ImportError("nnx_tally needs Flax: pip install flax") from error
 
   class TallyMetric(nnx.Metric):
     def __init__(self, num_bins: int):

@@ -410,7 +410,7 @@ def test_without_matplotlib(monkeypatch):
 
   monkeypatch.setattr(builtins, "__import__", absent)
   with pytest.raises(
-    ImportError, match=r"pip install 'orthograd-optax\[plots\]"
+    ImportError, match="needs matplotlib: pip install matplotlib"
   ):
     one_curve()
 
