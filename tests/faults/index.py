@@ -137,7 +137,8 @@ def serve(answer: str, what: str, package: bytes):
 
 def official(folder: pathlib.Path, address: str) -> None:
   path = folder / "x.tar.gz"
-  sources.download(sources.URL, path, 100_000, hashlib.sha256().hexdigest())
+  url, digest = f"{address}/{path.name}", hashlib.sha256().hexdigest()
+  sources.download(url, path, 100_000, digest)
 
 
 def npm(

@@ -241,7 +241,7 @@ def commands(folder: pathlib.Path) -> Iterator[Case]:
 
 
 def pages(folder: pathlib.Path) -> Iterator[Case]:
-  """Names on pages: each is shown as it is, and none is code."""
+  """Odd names on pages. None may become code."""
   chance = np.random.default_rng(0)
   labels = np.arange(200) % len(NAMES)
   logits = chance.normal(size=(2, len(labels), len(NAMES)))

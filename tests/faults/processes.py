@@ -25,7 +25,7 @@ LONGER = ("epochs=24", "evaluate_every=12")
 
 
 def trained(folder: pathlib.Path) -> int:
-  """Returns the last epoch of which a study's folder has a checkpoint."""
+  """Returns the epoch of the last checkpoint in a study's folder, or 0."""
   states = folder.glob("checkpoints/*/state/*")
   return max((int(p.name) for p in states if p.name.isdecimal()), default=0)
 
