@@ -19,6 +19,7 @@ from orthograd_optax.calibration import _saving
 _FORMAT = "orthograd-optax recalibrator"
 _DTYPES = ("float32", "float64")
 _MAX_BYTES = 2**27
+_MAX_LISTS = 2**20  # A list takes 30 times the memory of its brackets.
 _LIMIT = f"a file must have at most {_MAX_BYTES >> 20} MiB"
 
 
@@ -265,6 +266,8 @@ def load(path: str | os.PathLike) -> Recalibrator:
 
 def _parse(text: bytes) -> Recalibrator:
   _require(len(text) <= _MAX_BYTES, _LIMIT)
+  lists = text.count(b"[") + text.count(b"{")
+  _require(lists <= _MAX_LISTS, f"it must have at most {_MAX_LISTS:,} lists")
   content: Any = json.loads(text)
   known = isinstance(content, dict) and content.get("format") == _FORMAT
   _require(known, f'it must be a JSON object with the format "{_FORMAT}"')
