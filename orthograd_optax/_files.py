@@ -309,8 +309,9 @@ def _two_classes(path: pathlib.Path, labels: Any, column: str) -> Any:
   if column not in names or len(names) != 2:
     raise ValueError(
       f"{path} has one column of predictions, {column[:100]}, and the labels "
-      f"{', '.join(name[:100] for name in names[:5])}. Name the column after the label whose "
-      "probability or logit it is, or make the labels 0 and 1."
+      f"{', '.join(name[:100] for name in names[:5])}. Name the "
+      "column after the label whose probability or logit it is, or make the "
+      "labels 0 and 1."
     )
   return [name for name in names if name != column] + [column]
 

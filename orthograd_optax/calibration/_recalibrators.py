@@ -279,7 +279,7 @@ def _parse(text: bytes) -> Recalibrator:
   _require(given == keys, f"the list of keys must be {keys}", given)
   columns, dtype = content["columns"], content["dtype"]
   _require(dtype in _DTYPES, f"dtype must be one of {_DTYPES}", dtype)
-  positive = type(columns) is int and columns > 0
+  positive = type(columns) is int and 0 < columns < 2**31
   _require(positive, "columns must be a positive integer", columns)
   arrays = {}
   for name in (x for x in names if x != "columns"):

@@ -255,7 +255,8 @@ def tfds_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
   parts = [records.decode(np.frombuffer(x, np.uint8)) for x in files.values()]
   train = [np.concatenate(x) for x in zip(*parts[:5], strict=True)]
   data = datasets.Images(*train, *parts[5])
-  with contextlib.redirect_stderr(io.StringIO()):
+  silent = io.StringIO()
+  with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
     dataset = export.export_tfds(folder, data, lambda _: None)
   read = lambda: fetched(folder, folder.with_name("cache"))
   return [
