@@ -31,7 +31,7 @@ from experiments.datasets import (
 )
 from experiments.engine import checkpoints, group, runner
 from experiments.files import UserError
-from experiments.rows import kept
+from experiments.rows import kept, storing
 
 # Names of studies, models, classes and groups.
 NAMES = (
@@ -369,6 +369,18 @@ def reshape(content: bytes, chance: random.Random) -> bytes:
       _reshape(json.loads(lines[number]), chance)
     ).encode()
   return b"".join(line + b"\n" for line in lines)
+
+
+def forge(content: bytes, chance: random.Random) -> bytes:
+  """Rows in which something has another form, with checks that are right."""
+  lines = [json.loads(line) for line in content.splitlines()]
+  unchecked = [{k: v for k, v in x.items() if k != "check"} for x in lines]
+  text = "".join(json.dumps(line) + "\n" for line in unchecked).encode()
+  check, forged = b"", b""
+  for line in reshape(text, chance).splitlines():
+    check = storing._digest(check, line)
+    forged += line[:-1] + storing._CHECK % check + b"\n"
+  return forged
 
 
 def _reshape(value: Any, chance: random.Random) -> Any:
