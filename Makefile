@@ -65,7 +65,7 @@ test-tpu:  ## compile for TPUs, which needs none, on x86-64 Linux
 	  echo "libtpu exists for x86-64 Linux only; skipped on $$(uname -sm)"; \
 	fi
 
-test-faults: setup  ## kill, damage and deceive the experiments, in ten minutes
+test-faults: setup  ## kill, damage and deceive the experiments, in 12 minutes
 	PYTHONPATH=.:tests $(BIN)/python -m faults $(FAULTS)
 
 test-cluster: setup  ## train on a real SLURM, with a node that dies

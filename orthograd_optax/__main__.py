@@ -44,9 +44,18 @@ def main(arguments: list[str] | None = None) -> int:
       _saving.write_text(output, page)
       print(f"Wrote {output}", file=sys.stderr)
   except (ImportError, OSError, TypeError, ValueError) as error:
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {_shown(str(error))}", file=sys.stderr)
     return 2
   return 0
+
+
+def _shown(text: str) -> str:
+  """Returns a message without control characters, and not too long a one."""
+  if len(text) > 1000:  # A file may have names of any length.
+    text = f"{text[:500]} … {text[-500:]}"
+  return "".join(
+    c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text
+  )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Set
 import contextlib
 import csv
+import functools
 import io
 import itertools
 import logging
@@ -19,6 +20,8 @@ import zlib
 import numpy as np
 
 _HEADER = 10_100  # bytes; NumPy reads headers of at most 10,000 characters
+_LIST = 2**20  # bytes of an .npz file's list of arrays
+_LINE = 2**22  # characters of a line of a .csv file
 MAX_BYTES = 4 * 2**30  # of all arrays of a file
 _SAVE = 'np.savez("predictions.npz", logits=logits, labels=labels)'
 # The names that a key or a column may have.
@@ -99,7 +102,9 @@ def _read_array(file: IO[bytes], size: int) -> np.ndarray:
   shape, _, dtype = readers[version](start)
   if dtype.hasobject:
     raise ValueError("it has objects; convert them, as in labels.astype(str)")
-  if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:
+  # Entries of no size, such as empty strings, cost time, too.
+  least = math.prod(shape) * max(dtype.itemsize, 1)
+  if min(shape, default=0) < 0 or least > size:
     raise ValueError(f"it is damaged: {size:,} bytes can't have shape {shape}")
   file.seek(0)
   return form.read_array(file, allow_pickle=False)
@@ -122,6 +127,17 @@ def _npy(path: pathlib.Path) -> np.ndarray:
       return _read_array(file, path.stat().st_size)
 
 
+class _Zip(io.BufferedReader):
+  """A zip file whose list of members is read only if it is not too long."""
+
+  most = _LIST
+
+  def read(self, size: int | None = -1, /) -> bytes:
+    if (size or 0) > self.most:
+      raise ValueError(f"its list of arrays has {size:,} bytes")
+    return super().read(size)
+
+
 def _npz(path: pathlib.Path) -> dict[str, Any]:
   known = {*_KINDS, *itertools.chain(*_NAMES.values())}
   keys, columns = read_npz(path, known, _SAVE)
@@ -142,9 +158,10 @@ def read_npz(
   No more is read than the arrays have, and at most :data:`MAX_BYTES`.
   """
   expected = "an .npz file of numbers and strings"
-  with _reading(path, expected, remedy):
-    archive = zipfile.ZipFile(path)
-  with archive:
+  with _Zip(io.FileIO(path)) as file:
+    with _reading(path, expected, remedy):
+      archive = zipfile.ZipFile(file)
+    file.most = MAX_BYTES  # Its list is read; now the arrays.
     keys = [name.removesuffix(".npy") for name in archive.namelist()]
     files = [f"{name}.npy" for name in names & set(keys)]
     members = [archive.getinfo(x) for x in files if x in archive.NameToInfo]
@@ -162,7 +179,8 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
 
 def _csv(path: pathlib.Path) -> dict[str, Any]:
   with open(path, newline="", encoding="utf-8-sig") as file:
-    reader = csv.reader(file)
+    # A line may be as long as the file.
+    reader = csv.reader(iter(functools.partial(file.readline, _LINE), ""))
     try:
       header = [name.strip() for name in next(reader, [])]
       lines = ((reader.line_num, row) for row in reader)
@@ -197,17 +215,37 @@ def _csv(path: pathlib.Path) -> dict[str, Any]:
 def _parquet(path: pathlib.Path) -> dict[str, Any]:
   try:
     import pandas
+    import pyarrow.parquet
   except ImportError as error:
     raise ImportError(
       f"{path} needs pandas and pyarrow. Run pip install pandas pyarrow, or "
       "write a .csv file."
     ) from error
+  expected = f"{path} is not a .parquet file"
   try:
-    frame = pandas.read_parquet(path)
+    form = pyarrow.parquet.read_metadata(path)
+    sizes = [
+      form.row_group(i).total_byte_size for i in range(form.num_row_groups)
+    ]
+    names = form.schema.to_arrow_schema().names
   except (ValueError, OSError) as error:  # pyarrow's errors are these
-    raise ValueError(f"{path} is not a .parquet file: {error}") from error
-  columns = {str(name): frame[name].to_numpy() for name in frame.columns}
+    raise ValueError(f"{expected}: {error}") from error
+  # A few bytes can stand for many equal numbers, or for one text in many rows.
+  _check_size(path, max(8 * form.num_rows * form.num_columns, sum(sizes)))
+  try:
+    frame = pandas.read_parquet(path, engine="pyarrow", read_dictionary=names)
+  except (ValueError, OSError) as error:
+    raise ValueError(f"{expected}: {error}") from error
+  columns = {str(name): _entries(frame[name]) for name in frame.columns}
   return _from_columns(path, columns)
+
+
+def _entries(column: Any) -> np.ndarray:
+  """Returns the entries of a pandas column. Equal texts are one object."""
+  if column.dtype != "category" or column.cat.categories.dtype.kind in "biuf":
+    return column.to_numpy()
+  texts = [*column.cat.categories, None]  # Code -1 is None.
+  return np.array(texts, object)[column.cat.codes]
 
 
 def _known(columns: Mapping[str, Any]) -> dict[str, str]:
@@ -270,14 +308,17 @@ def _two_classes(path: pathlib.Path, labels: Any, column: str) -> Any:
     return None
   if column not in names or len(names) != 2:
     raise ValueError(
-      f"{path} has one column of predictions, {column}, and the labels "
-      f"{', '.join(names[:5])}. Name the column after the label whose "
-      "probability or logit it is, or make the labels 0 and 1."
+      f"{path} has one column of predictions, {column[:100]}, and the labels "
+      f"{', '.join(name[:100] for name in names[:5])}. Name the "
+      "column after the label whose probability or logit it is, or make the "
+      "labels 0 and 1."
     )
   return [name for name in names if name != column] + [column]
 
 
 def _numbers(path: pathlib.Path, name: str, cells: Any) -> np.ndarray:
+  if isinstance(cells, np.ndarray) and cells.dtype.kind in "biuf":
+    return cells.astype(np.float64)
   for row, cell in enumerate(cells):
     try:
       float(cell)
@@ -294,6 +335,14 @@ def _numbers(path: pathlib.Path, name: str, cells: Any) -> np.ndarray:
 def _arguments(path: pathlib.Path, columns: dict[str, Any]) -> dict[str, Any]:
   known = {k: columns[name] for k, name in _known(columns).items()}
   kind = next(k for k in (*_KINDS, "predictions") if k in columns)
+  entries = np.size(columns[kind]) + 1  # Two classes may have one column.
+  for name, values in known.items():
+    if np.size(values) > entries:
+      raise ValueError(
+        f"{path} must have an entry of {name} for each example or class, but "
+        f"has {np.size(values):,}, and {np.size(columns[kind]):,} predictions. "
+        "Leave out the others."
+      )
   classes, labels = known.get("classes"), np.asarray(known["labels"])
   if path.suffix.lower() == ".npz" and classes is not None:
     _check_columns(path, [str(c) for c in np.ravel(classes)], np.ravel(labels))
@@ -339,12 +388,13 @@ def _fit(split: Any, examples: int, path: pathlib.Path) -> np.ndarray | None:
   """Returns the mask of examples to fit on: all whose split is not test."""
   if split is None:
     return None
-  split = np.asarray(split).astype(str)
+  split = np.asarray(split)
   if split.shape != (examples,):
     raise ValueError(
       f"{path} must have a split for each of its {examples} labels, but the "
       f"split has shape {split.shape}."
     )
+  split = split.astype(str)
   names = sorted(set(split.tolist()))
   if "test" not in names or len(names) > 2:
     raise ValueError(

@@ -19,6 +19,7 @@ from orthograd_optax.calibration import _saving
 _FORMAT = "orthograd-optax recalibrator"
 _DTYPES = ("float32", "float64")
 _MAX_BYTES = 2**27
+_MAX_LISTS = 2**20  # A list takes 30 times the memory of its brackets.
 _LIMIT = f"a file must have at most {_MAX_BYTES >> 20} MiB"
 
 
@@ -265,6 +266,8 @@ def load(path: str | os.PathLike) -> Recalibrator:
 
 def _parse(text: bytes) -> Recalibrator:
   _require(len(text) <= _MAX_BYTES, _LIMIT)
+  lists = text.count(b"[") + text.count(b"{")
+  _require(lists <= _MAX_LISTS, f"it must have at most {_MAX_LISTS:,} lists")
   content: Any = json.loads(text)
   known = isinstance(content, dict) and content.get("format") == _FORMAT
   _require(known, f'it must be a JSON object with the format "{_FORMAT}"')
@@ -276,7 +279,7 @@ def _parse(text: bytes) -> Recalibrator:
   _require(given == keys, f"the list of keys must be {keys}", given)
   columns, dtype = content["columns"], content["dtype"]
   _require(dtype in _DTYPES, f"dtype must be one of {_DTYPES}", dtype)
-  positive = type(columns) is int and columns > 0
+  positive = type(columns) is int and 0 < columns < 2**31
   _require(positive, "columns must be a positive integer", columns)
   arrays = {}
   for name in (x for x in names if x != "columns"):

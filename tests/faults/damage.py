@@ -122,6 +122,13 @@ def run(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
       times(1000),
       chance,
     ),
+    each(
+      texts[:1],
+      "rows of another shape, with checks that are right",
+      inputs.forge,
+      times(2000),
+      chance,
+    ),
     each(texts, "JSON of another shape", inputs.reshape, times(2000), chance),
     each(texts, "garbled JSON (fuzz)", inputs.garble, times(2000), chance),
   ]

@@ -112,7 +112,7 @@ def main() -> None:
         found["refused"] += 1
       else:
         took = f"{seconds:.0f} s, {megabytes:.0f} MB"
-        found["wrong"].append(f"{name}: {took}: {outcome}")
+        found["wrong"].append(f"{name}: {took}: {outcome[:2000]}")
   print(json.dumps(found))
 
 

@@ -111,7 +111,7 @@ class Index(http.server.BaseHTTPRequestHandler):
     elif kind == "another package":
       self._send(b"PK\x03\x04" + bytes(1000))
     else:
-      self._send(b"\x1b]0;title\x07\x1b[2J" * 1000)
+      self.send_error(404, "\x1b]0;title\x07\x1b[2J" * 100)
 
   def log_message(self, format, *args) -> None:
     del format, args

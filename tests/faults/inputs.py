@@ -31,7 +31,7 @@ from experiments.datasets import (
 )
 from experiments.engine import checkpoints, group, runner
 from experiments.files import UserError
-from experiments.rows import kept
+from experiments.rows import kept, storing
 
 # Names of studies, models, classes and groups.
 NAMES = (
@@ -255,7 +255,8 @@ def tfds_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
   parts = [records.decode(np.frombuffer(x, np.uint8)) for x in files.values()]
   train = [np.concatenate(x) for x in zip(*parts[:5], strict=True)]
   data = datasets.Images(*train, *parts[5])
-  with contextlib.redirect_stderr(io.StringIO()):
+  silent = io.StringIO()
+  with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
     dataset = export.export_tfds(folder, data, lambda _: None)
   read = lambda: fetched(folder, folder.with_name("cache"))
   return [
@@ -368,6 +369,18 @@ def reshape(content: bytes, chance: random.Random) -> bytes:
       _reshape(json.loads(lines[number]), chance)
     ).encode()
   return b"".join(line + b"\n" for line in lines)
+
+
+def forge(content: bytes, chance: random.Random) -> bytes:
+  """Rows in which something has another form, with checks that are right."""
+  lines = [json.loads(line) for line in content.splitlines()]
+  unchecked = [{k: v for k, v in x.items() if k != "check"} for x in lines]
+  text = "".join(json.dumps(line) + "\n" for line in unchecked).encode()
+  check, forged = b"", b""
+  for line in reshape(text, chance).splitlines():
+    check = storing._digest(check, line)
+    forged += line[:-1] + storing._CHECK % check + b"\n"
+  return forged
 
 
 def _reshape(value: Any, chance: random.Random) -> Any:

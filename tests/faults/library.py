@@ -16,6 +16,8 @@ import zipfile
 
 import numpy as np
 import pandas
+import pyarrow
+import pyarrow.parquet
 
 from experiments.files import UserError
 from faults import damage, inputs
@@ -145,13 +147,17 @@ def bombs(folder: pathlib.Path) -> Iterator[Case]:
         archive.writestr(f"{name}.npy", content)
     return path
 
-  def array(shape: tuple[int, ...], size: int = 0) -> bytes:
+  def array(shape: tuple[int, ...], size: int = 0, dtype: str = "<f8") -> bytes:
     out = io.BytesIO()
-    form = {"descr": "<f8", "fortran_order": False, "shape": shape}
+    form = {"descr": dtype, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(out, form)
     return out.getvalue() + bytes(size)
 
-  large, claimed = 10**12, 3 * 2**30
+  def npz(name: str, **changes: bytes) -> pathlib.Path:
+    form, arrays = zipfile.ZIP_DEFLATED, {"logits": three, "labels": three}
+    return save(folder / f"{name}.npz", form, **(arrays | changes))
+
+  large, claimed, three = 10**12, 3 * 2**30, array((3,), 24)
   for name, method in (
     ("bzip2", zipfile.ZIP_BZIP2),
     ("LZMA", zipfile.ZIP_LZMA),
@@ -162,8 +168,19 @@ def bombs(folder: pathlib.Path) -> Iterator[Case]:
   path = save(folder / "unused.npz", form, unused=bytes(200_000_000))
   yield "npz: an unused array", lambda path=path: read(path)
   shape = array((large, 2), 80)
-  path = save(folder / "shape.npz", form, logits=shape, labels=shape)
+  path = npz("shape", logits=shape, labels=shape)
   yield "npz: a shape of 16 TB", lambda path=path: read(path)
+  path = npz("texts", classes=array((3 * 10**8,), dtype="<U0"))
+  yield "npz: 3e8 classes of no length", lambda path=path: read(path)
+  for name in ("classes", "split"):
+    path = npz(name, **{name: array((10**7,), 10**7, "|u1")})
+    yield f"npz: 1e7 entries of {name}", lambda path=path: read(path)
+  path = folder / "list.npz"
+  with path.open("wb") as file:
+    file.seek(200_000_000)
+    end = b"PK\5\6", 0, 0, 1, 1, 200_000_000, 0, 0
+    file.write(struct.pack("<4s4H2LH", *end))
+  yield "npz: a list of 200 MB", lambda path=path: read(path)
   # The list of files, and not only the header, claims 3 GiB and 6 GiB.
   for most, count in (("3 GiB", 1), ("6 GiB", 2)):
     path = folder / f"{most}.npz"
@@ -178,6 +195,16 @@ def bombs(folder: pathlib.Path) -> Iterator[Case]:
     with path.open("wb") as file:
       file.truncate(large)
     yield f"{suffix} of 1 TB", lambda path=path: read(path, None)
+  path = folder / "line.csv"
+  with path.open("wb") as file:
+    file.truncate(300_000_000)
+  yield ".csv: a line of 300 MB", lambda path=path: read(path)
+  path = folder / "text.parquet"
+  texts = pyarrow.array([0] * 1000), pyarrow.array([10**6 * "x"])
+  labels = pyarrow.DictionaryArray.from_arrays(*texts)
+  table = pyarrow.table({"label": labels, "p_a": [0.5] * 1000})
+  pyarrow.parquet.write_table(table, path)
+  yield ".parquet: 1,000 labels of 1 MB", lambda path=path: read(path)
   path = folder / "header.npy"
   with path.open("wb") as file:
     file.write(b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little"))
@@ -190,17 +217,19 @@ def bombs(folder: pathlib.Path) -> Iterator[Case]:
 def commands(folder: pathlib.Path) -> Iterator[Case]:
   """Files that `report` refuses: one line, and no other output."""
 
-  def attempt(path: pathlib.Path, *options: str) -> None:
+  def attempt(path: pathlib.Path) -> None:
     out, errors = io.StringIO(), io.StringIO()
     before = sorted(folder.iterdir())
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-      status = command.main(["report", str(path), *options])
+      page = str(folder / "page.html")
+      status = command.main(["report", str(path), "--output", page])
     text = errors.getvalue()
     assert status == 2 and not out.getvalue() and text.startswith("error: "), (
       status,
       text,
     )
-    assert len(text) < 1000 and sorted(folder.iterdir()) == before, text
+    assert len(text) < 1100 and text[:-1].isprintable(), text
+    assert sorted(folder.iterdir()) == before
 
   labels = np.arange(EXAMPLES) % CLASSES
   logits = np.zeros((EXAMPLES, CLASSES))
@@ -233,6 +262,8 @@ def commands(folder: pathlib.Path) -> Iterator[Case]:
     "no UTF-8": "label,p_a\n\udcff,1\n",
     "NUL": "label,p_a,p_b\n\0,0.5,0.5\n",
     "escape sequences": "label,p_a,p_b\n\x1b[2J\x07,0.5,0.5\n",
+    "names that clear the screen": "a,\x1b[2J\n0,1\n",
+    "a name of 100,000 characters": f"a,{10**5 * 'x'}\n0,1\n",
     "an open quote": 'label,p_a,p_b\n"0,0.5,0.5\n',
   }.items():
     path = folder / f"{name}.csv"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -101,6 +102,11 @@ def listed(*words: str) -> dict[int, int]:
   }
 
 
+def kill(pid: int) -> None:
+  with contextlib.suppress(ProcessLookupError):
+    os.kill(pid, signal.SIGKILL)
+
+
 def shares(folder: pathlib.Path) -> Iterator[Case]:
   """Kills what trains a share: its process, its job, the leader, or both.
 
@@ -127,7 +133,7 @@ def shares(folder: pathlib.Path) -> Iterator[Case]:
     ((process, parent),) = listed("-m experiments", f"{share(path)}").items()
     parents = listed(f"{path}/shares/logs")
     for pid in (parents[parent], parent, process) if job else (process,):
-      os.kill(pid, signal.SIGKILL)
+      kill(pid)
 
   def rest(path: pathlib.Path) -> None:
     """Waits for the processes that a leader left behind."""
@@ -152,13 +158,13 @@ def shares(folder: pathlib.Path) -> Iterator[Case]:
     # The same command: its share is killed, and says so.
     leader = start(path, before + 1)
     kill_share(path)
-    output = _end(leader, PATIENCE)
+    output = _end(leader, 600)
     assert leader.returncode and "1 of 2 shares failed" in output, output
     assert "Traceback" not in output, output
     # With its job, as if a machine died: it is submitted again.
     leader = start(path, trained(share(path)) + 1)
     kill_share(path, job=True)
-    output = _end(leader, PATIENCE)
+    output = _end(leader, 600)
     assert "got lost: submits it again" in output, output
     complete(path, output)
 

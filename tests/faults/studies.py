@@ -19,7 +19,7 @@ from faults.figures import Figures
 
 ROOT = pathlib.Path(__file__).parents[2]
 SETTINGS = ("epochs=4", "seeds=1", "evaluate_every=2", "per_class=7")
-STUDIES = 20
+STUDIES = 16
 # What differs each time; the code may be worked on meanwhile.
 WHEN = ("time", "wall_time", "epoch_seconds", "sources", "commit")
 

@@ -25,6 +25,8 @@ from experiments.rows import provenance
 from faults import inputs
 from faults.figures import Case, Figures, each
 
+# What flock raises without locks, or with a lock server that fails.
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO)
 YEARS = (-100, -50, -1, 1, 50, 100)
 
 
@@ -42,7 +44,7 @@ def locks(folder: pathlib.Path) -> Iterator[Case]:
     with unittest.mock.patch.object(fcntl, "flock", side_effect=error):
       refused(read, "on a local disk")
 
-  for code in files.NO_LOCKS:
+  for code in NO_LOCKS:
     study = lambda: runner.run_study(tiny.STUDY, folder / "study")
     data = lambda: sources.fetch(
       cifar10.FILES, "auto", folder / "cache", lambda _: None

@@ -561,6 +561,13 @@ def test_load_reads_no_more_than_a_file_may_have(tmp_path, monkeypatch):
     calibration.load(path)
 
 
+def test_load_counts_lists_before_it_makes_them(tmp_path):
+  path = tmp_path / "x.json"
+  path.write_text(f"[{'[],' * 2**20}[]]")
+  with pytest.raises(ValueError, match="it must have at most 1,048,576 lists"):
+    calibration.load(path)
+
+
 def test_save_refuses_and_keeps_the_former_file(tmp_path):
   path = tmp_path / "x.json"
   calibration.Temperature(jnp.float32(2), columns=3).save(path)

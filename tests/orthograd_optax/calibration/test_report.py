@@ -1030,6 +1030,11 @@ def test_keys_of_a_wrong_length(folder, capsys):
   assert "'a' more than once" in run(capsys, "report", "x.npz")[2]
   np.savez("x.npz", logits=logits, labels=labels, seed=labels * np.nan)
   assert "seeds[0] is NaN" in run(capsys, "report", "x.npz")[2]
+  many = ["a"] * (logits.size + 2)
+  for name in ("classes", "split", "labels"):
+    np.savez("x.npz", **({"logits": logits, "labels": labels} | {name: many}))
+    err = run(capsys, "report", "x.npz")[2]
+    assert f"{name} for each example or class, but has 1,202" in err
 
 
 def test_without_arguments(capsys):
@@ -1097,6 +1102,8 @@ BAD_FILES = {
   ),
   "twins.csv": ("label,p_a,logit_a\n0,0.5,0.5\n", "'a' more than once"),
   "split.csv": ("label,0,1,split\n0,1,2,train\n", "must have the split test"),
+  "screen.csv": ("a,\x1b[2J\n0,1\n", r"has the columns a, \\x1b\[2J,"),
+  "long.csv": (f"a{'x' * 10**5},b\n0,1\n", r"^.{500,1100}$"),
 }
 
 
