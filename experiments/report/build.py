@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import scipy.stats
 
 from experiments import config, datasets, files, registry
 from experiments.engine import models
@@ -69,7 +68,7 @@ def context(
     "link": link,
     "page": page,
     "temperatures": lambda name: compare.temperatures(ask, name),
-    "spearman": lambda pairs: float(scipy.stats.spearmanr(pairs)[0]),
+    "spearman": compare.spearman,
     "situations": lambda: situations(ask),
     "title": title,
     "studies": config.studies,

@@ -380,6 +380,12 @@ def temperatures(
   return dict(zip(names, np.array(lines).reshape(-1, 4).T, strict=True))
 
 
+def spearman(pairs: Sequence[tuple[float, float]]) -> float:
+  """Returns Spearman's correlation of pairs of numbers."""
+  test: Any = scipy.stats.spearmanr(pairs)
+  return float(test.statistic)
+
+
 def clock_start(row: Mapping[str, Any]) -> float:
   """Returns when the clock of a row's wall_time was started."""
   time = datetime.datetime.fromisoformat(row["time"])

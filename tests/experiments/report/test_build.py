@@ -257,8 +257,8 @@ def test_first_lines_of_the_replication(pages, runs):
     assert words.format(change) in text
   for words, digits, *of in (
     ("scaling**: loss {}.", 3, table1, "loss", range(40)),
-    ("*worse* after scaling: loss {}", 3, wide, "loss", range(10)),
-    ("ECE is worse after scaling, too, {}", 4, extended, "ece", range(5)),
+    ("*worse* after T: loss {}", 3, wide, "loss", range(10)),
+    ("ECE is worse after T, too, {}", 4, extended, "ece", range(5)),
   ):
     values = found(*of, part="scaled_half")
     change = change_text(*values, f"{0:.{digits}f}", star=False)
