@@ -22,7 +22,7 @@ from experiments.report.compare import Comparisons
 from experiments.report.query import OUTCOMES, PAIR, Source
 from experiments.report.render import Page, markdown, questions
 from experiments.rows import RowsError, kept
-from orthograd_optax import stats
+from orthograd_optax import plots, stats
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = "python -m experiments"
@@ -261,7 +261,7 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
     method
     for method in study.method_names
     if all(found.seeds([method], it, epochs) for it in ("train", "clean"))
-  ]
+  ][: len(plots.style.COLORS)]
   pair = next(iter(answer))
   headlines = {
     its: {it: tested[it][its] for it in HEADLINE if it in tested}
