@@ -355,6 +355,7 @@ def report_(args: argparse.Namespace) -> None:
   Without a folder: the replication of the paper, and a page for each study of
   PLAN.md, from the rows in experiments/results."""
   from experiments import report
+  from experiments.cli import folders
 
   if args.folder is None:
     for path in report.write_pages(args.output):
@@ -365,7 +366,7 @@ def report_(args: argparse.Namespace) -> None:
       f"study's own folder, {args.folder}: leave --output out."
     )
   else:
-    report.check_folder(args.folder)
+    folders.check_folder(args.folder)
     print(report.write_study(args.folder))
     _print_left_out(args.folder)
 
@@ -558,16 +559,16 @@ def _merge(folders: list[pathlib.Path], output: pathlib.Path) -> None:
 def _say_next(study: Any, folder: pathlib.Path) -> None:
   import jax
 
-  from experiments import report
+  from experiments.cli import folders
 
   if jax.process_index() == 0:
-    print(report.next_step(study, folder))
+    print(folders.next_step(study, folder))
 
 
 def _print_left_out(folder: pathlib.Path) -> None:
-  from experiments import report
+  from experiments.cli import folders
 
-  for line in report.left_out(folder):
+  for line in folders.left_out(folder):
     print(line)
 
 

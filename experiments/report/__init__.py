@@ -8,8 +8,5 @@ from experiments.report.build import show as show
 from experiments.report.build import write_grokking as write_grokking
 from experiments.report.build import write_pages as write_pages
 from experiments.report.build import write_study as write_study
-from experiments.report.folder import check_folder as check_folder
-from experiments.report.folder import left_out as left_out
-from experiments.report.folder import next_step as next_step
 from experiments.rows.kept import begin as begin
 from experiments.rows.kept import keep as keep

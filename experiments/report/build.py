@@ -19,13 +19,14 @@ from experiments import config, datasets, files, registry
 from experiments.engine import models
 from experiments.report import compare, figures, grokking, query
 from experiments.report.compare import Comparisons
-from experiments.report.query import OUTCOMES, PAIR, Pair, Source
+from experiments.report.query import OUTCOMES, PAIR, Source
 from experiments.report.render import Page, markdown, questions
 from experiments.rows import RowsError, kept
-from orthograd_optax import stats
+from orthograd_optax import plots, stats
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = "python -m experiments"
+PILOTS = "pilot_optimizers"
 SCREENS = ("extended_screen", "extended_screen_batch")
 # Files besides pages that have blocks from rows.
 WITH_BLOCKS = ("README.md", "experiments/README.md", "experiments/PLAN.md")
@@ -34,7 +35,7 @@ _BLOCK = re.compile(
 )
 MOST_DIAGRAMS = 4
 AFTER_T = ("loss", "ece", "brier")  # what the replication tests
-HEADLINE = ("accuracy", "ece", "loss", "scaled_loss")
+HEADLINE = ("accuracy", "ece", "loss", "scaled_loss", "crossed_loss")
 EPOCHS = range(20, 101, 20)  # that the replication's studies share
 
 
@@ -66,6 +67,8 @@ def context(
     "holm": stats.holm,
     "link": link,
     "page": page,
+    "temperatures": lambda name: compare.temperatures(ask, name),
+    "spearman": compare.spearman,
     "situations": lambda: situations(ask),
     "title": title,
     "studies": config.studies,
@@ -90,16 +93,18 @@ def make_kept(
   networks["1000 epochs"] = "extended"
   replicated = {k: situation(ask, it, *PAIR) for k, it in networks.items()}
   every = longer.evaluated(PAIR, range(5), "train")
-  draw = figures.reliability
+  draw, panels = figures.reliability, query.LABELS["panels"]
   drawings = {
     "answer": lambda: effects(situations(ask), relative=True),
     "scaling": lambda: effects(replicated),
-    "epochs": lambda: figures.on_the_way(both, EPOCHS),
-    "epochs_1000": lambda: figures.on_the_way({"1000 epochs": longer}, every),
+    "epochs": lambda: figures.training(both, panels["epochs"], EPOCHS),
+    "epochs_1000": lambda: figures.training(
+      {"1000 epochs": longer}, panels["epochs"], every
+    ),
     "severity": lambda: figures.severity(harder),
     "extended": lambda: figures.severity(longer),
     "trajectories": lambda: figures.training(
-      longer, query.LABELS["panels"]["trajectories"], every
+      {"": longer}, panels["trajectories"], every
     ),
     "radial": lambda: figures.radial(radial_shares(ask, "orthograd"), EPOCHS),
     "reliability": lambda: draw(short),
@@ -118,24 +123,30 @@ def make_kept(
 
 def situation(ask: Comparisons, name: str, a: str, b: str) -> dict[str, Any]:
   """Returns what a line of the answer says of a pair, with and without T."""
-  planned = ask.source.is_planned(ask.source.study(name).name)
-  its = {
-    it: ask.compare(name, a, b, it) for it in ("loss", "ece", "scaled_loss")
-  }
-  # No plan tests it, so its p is not adjusted.
-  seeds = ask.source.results(name).seeds([a, b])
-  its["scaled_ece"] = ask.compare(name, a, b, "scaled_ece", seeds=seeds)
-  if not planned:  # as the replication adjusts them
-    its |= ask.table(name)
-    after = ask.table(name, AFTER_T, part="scaled_half")
-    its |= {f"scaled_{it}": row for it, row in after.items()}
+  found = ask.source.results(name)
+  after = "scaled"
+  if found.measured((a, b), "crossed_loss"):
+    after = "crossed"
+  its = {it: ask.compare(name, a, b, it) for it in ("loss", "ece")}
+  its["scaled_loss"] = ask.compare(name, a, b, f"{after}_loss")
+  if not ask.source.is_planned(ask.source.study(name).name):
+    its |= ask.table(name)  # as the replication adjusts them
+    scaled = ask.table(name, AFTER_T, part="scaled_half")
+    its["scaled_loss"] = scaled["loss"]
+  # No first plan tests it, so its p is not adjusted.
+  seeds = found.seeds([a, b])
+  its["scaled_ece"] = ask.compare(name, a, b, f"{after}_ece", seeds=seeds)
   return its | {"study": name}
 
 
 def situations(ask: Comparisons) -> dict[str, dict[str, Any]]:
-  """Returns the lines of the answer."""
+  """Returns the lines of the answer, of the studies that are complete."""
   lines = query.LABELS["situations"].items()
-  return {name: situation(ask, *of) for name, of in lines}
+  return {
+    label: situation(ask, *of)
+    for label, of in lines
+    if ask.source.is_complete(of[0])
+  }
 
 
 def effects(
@@ -223,13 +234,6 @@ def title(name: str) -> str:
   return text.splitlines()[0].rstrip(".")
 
 
-def headline(ask: Comparisons, name: str, pair: Pair) -> dict[str, Any]:
-  """Returns a pair by the outcomes that a page shows first."""
-  found = ask.source.results(name)
-  its = [it for it in HEADLINE if found.measured(pair, it)]
-  return ask.table(name, its, pair)
-
-
 def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
   """Returns the page of a study, in a folder.
 
@@ -257,9 +261,12 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
     method
     for method in study.method_names
     if all(found.seeds([method], it, epochs) for it in ("train", "clean"))
-  ]
+  ][: len(plots.style.COLORS)]
   pair = next(iter(answer))
-  first = headline(ask, name, pair) if len(answer) == 1 else {}
+  headlines = {
+    its: {it: tested[it][its] for it in HEADLINE if it in tested}
+    for its in list(answer)[:3]
+  }
   # A picture's name is part of a link, which Markdown would escape.
   picture = re.sub(r"\W", "_", name, flags=re.ASCII)
   primary = next(iter(tested))
@@ -269,16 +276,20 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
   drawings = {
     f"{picture}_differences": lambda: effects(
       {
-        f"{query.method_name(b)} − {query.method_name(a)}": {
-          it: column[a, b] for it, column in tested.items()
-        }
-        for a, b in answer
+        query.pair_name(its): {it: rows[its] for it, rows in tested.items()}
+        for its in answer
       },
       shown,
     ),
     f"{picture}_reliability": lambda: figures.reliability(found, ended),
     f"{picture}_curves": lambda: figures.training(
-      found, query.LABELS["panels"]["study"], epochs, followed
+      {"": found}, query.LABELS["panels"]["study"], epochs, followed
+    ),
+    "map_temperatures": lambda: figures.temperatures(
+      {
+        "SGD": compare.temperatures(ask, "map"),
+        "AdamW (pilots)": compare.temperatures(ask, PILOTS, "adamw"),
+      }
     ),
   }
   runs_of = {
@@ -291,8 +302,8 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
     "picture": picture,
     "title": title(name),
     "conclusion": template if concluded else "",
-    "headlines": {its: headline(ask, name, its) for its in list(answer)[:3]},
-    "headline": first,
+    "headlines": headlines,
+    "headline": headlines[pair] if len(answer) == 1 else {},
     "pair": pair,
     "pairs": list(answer),
     "answer": answer,

@@ -147,11 +147,13 @@ def adds_orthograd(pair: Pair) -> bool:
     True
     >>> adds_orthograd(("sam", "strength_0.5"))
     False
+    >>> adds_orthograd(("cross_validated", "orthograd"))  # an arm has its own T
+    False
   """
   first, second = map(has_orthograd, pair)
   known = [_methods().get(config.split_ensemble(name)[0]) for name in pair]
   names = ("base", "schedule", "loss", "augmentation", "wrapper")
-  parts = {tuple(getattr(it, name) for name in names) for it in known if it}
+  parts = {it and tuple(getattr(it, name) for name in names) for it in known}
   return second and not first and len(parts) < 2
 
 
@@ -240,8 +242,7 @@ class Comparisons:
       )
     tested = {
       it: {p: self._raw(name, *p, it) for p in pairs}
-      for it in dict.fromkeys([study.outcome, *query.OUTCOMES])
-      if all(found.measured(p, query.OUTCOMES[it]) for p in pairs)
+      for it in found.outcomes(pairs, first=study.outcome)
     }
     primary, *rest = tested.items()
     family = self._relatives(name)
@@ -302,14 +303,14 @@ class Comparisons:
     self, name: str, methods: Iterable[str], least: int = 2
   ) -> tuple[list[str], dict[Outcome, dict[str, np.ndarray]]]:
     """Returns methods with so many seeds, and their values by outcome."""
-    found = self.source.results(name)
+    found, study = self.source.results(name), self.source.study(name)
     methods = [m for m in methods if len(found.seeds([m])) >= least]
-    columns = {
-      it: {m: found.values(m, it) for m in methods}
-      for it in query.OUTCOMES.values()
-      if all(found.measured([m], it, least) for m in methods)
+    its = found.outcomes([[m] for m in methods], study.outcome, least)
+    its = [it for it in query.OUTCOMES if it in its]
+    return methods, {
+      query.OUTCOMES[it]: {m: found.values(m, it) for m in methods}
+      for it in its
     }
-    return methods, columns
 
   def seconds(self, name: str, method: str) -> float:
     """Returns the time of an epoch of one of the runs that train together."""
@@ -354,6 +355,35 @@ def carried(part: Compared, whole: Compared, beside: Compared) -> str:
   if part.is_within(part.margin):
     return "does nothing"
   return "some of it" if shares else "undecided"
+
+
+def temperatures(
+  ask: Comparisons, name: str, base: str = "sgd"
+) -> dict[str, np.ndarray]:
+  """Returns what T is fitted without and with ⊥Grad, at equal settings.
+
+  Returns:
+    For each column its values by setting: "decay", which is learning rate ×
+    weight decay, "without" and "with", the geometric means of T over seeds,
+    and "change", of the loss without T. Diverged runs are left out.
+  """
+  study, found = ask.source.study(name), ask.source.results(name)
+  lines = []
+  for method in study.methods:
+    pair = method.name, f"orthograd_{method.name}"
+    if method.base == base and (seeds := found.seeds(pair)):
+      its = method.resolve(study.config)
+      t = [np.log(found.values(m, "temperature", seeds)).mean() for m in pair]
+      a, b = (found.values(m, "loss", seeds).mean() for m in pair)
+      lines.append((its.learning_rate * its.weight_decay, *np.exp(t), b - a))
+  names = ("decay", "without", "with", "change")
+  return dict(zip(names, np.array(lines).reshape(-1, 4).T, strict=True))
+
+
+def spearman(pairs: Sequence[tuple[float, float]]) -> float:
+  """Returns Spearman's correlation of pairs of numbers."""
+  test: Any = scipy.stats.spearmanr(pairs)
+  return float(test.statistic)
 
 
 def clock_start(row: Mapping[str, Any]) -> float:

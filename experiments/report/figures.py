@@ -1,6 +1,7 @@
 """Draws what pages show."""
 
 from collections.abc import Iterable, Mapping, Sequence
+import re
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -62,11 +63,15 @@ def effects(
       unit = ", %" if relative else ", nats" if it.metric == "loss" else ""
       for y, row in enumerate(rows.values()):
         shown |= _draw_effect(axis, y, row, relative)
+      _shorten(axis, list(rows.values()))
       axis.axvline(0, color=DARK_GREY, linewidth=1)
       axis.grid(axis="y", visible=False)
       axis.locator_params(axis="x", nbins=5, steps=[1, 2, 5, 10])
-      sides = "← better    worse →" if it.sign > 0 else "← worse    better →"
-      axis.set_xlabel(f"difference in {it.label}{unit}\n{sides}")
+      sides = ["better", "worse"]
+      if not {row.verdict for row in rows.values()} <= LOOKS.keys():
+        sides = ["the first is better", "the second is better"]
+      left, right = sides[:: it.sign]
+      axis.set_xlabel(f"difference in {it.label}{unit}\n← {left}    {right} →")
     axes[0, 0].set_yticks(range(len(names)), labels)
     axes[0, 0].set_ylim(len(names) - 0.5, -0.5)
     order = [*LOOKS, *sorted(shown.keys() - LOOKS.keys())]
@@ -88,10 +93,10 @@ def _draw_effect(axis, y: int, row: Compared, relative: bool) -> dict[str, Any]:
     reach = row.margin * scale
     band = axis.barh(y, 2 * reach, 0.98, -reach, color=LIGHT_GREY, zorder=0)
     handles["too small to matter"] = band
-  color, full = LOOKS.get(row.verdict, (BLUE, "less" not in row.verdict))
+  name = re.sub(".* is better", "one is better", row.verdict)
+  color, full = LOOKS.get(name, (BLUE, "less" not in name))
   reach = [[(middle - low) * scale], [(high - middle) * scale]]
   face = color if full else "white"
-  name = row.verdict if row.verdict in LOOKS else "the one named is better"
   handles[name] = axis.errorbar(
     *(middle * scale, y),
     xerr=reach,
@@ -104,6 +109,19 @@ def _draw_effect(axis, y: int, row: Compared, relative: bool) -> dict[str, Any]:
   beside = axis.get_yaxis_transform()
   axis.text(1.02, y, text, va="center", transform=beside, fontsize=8)
   return handles
+
+
+def _shorten(axis, rows: Sequence[Compared]) -> None:
+  """Draws differences that are far beyond the others as arrows at the edge."""
+  far = 8 * np.median([np.abs(row.interval).max() for row in rows])
+  beyond = {y: r.change for y, r in enumerate(rows) if abs(r.change) > far > 0}
+  if beyond:
+    near = [r.interval for r in rows if abs(r.change) <= far]
+    low, high = np.min(near), np.max(near)
+    axis.set_xlim(low - 0.1 * (high - low), high + 0.1 * (high - low))
+  for y, change in beyond.items():
+    place = {"transform": axis.get_yaxis_transform(), "clip_on": False}
+    axis.plot(float(change > 0), y, "<>"[change > 0], color=BLUE, **place)
 
 
 def reliability(
@@ -158,52 +176,36 @@ def severity(found: Results) -> "Figure":
 
 
 def training(
-  found: Results,
+  networks: Mapping[str, Results],
   panels: Mapping[str, Sequence[str]],
   epochs: Sequence[int],
   methods: Sequence[str] = PAIR,
 ) -> "Figure":
-  """Draws metrics by epoch, for each title of an outcome of some images."""
-  values = {
-    title: {
-      method_name(method): found.over_epochs(
-        method,
-        it,
-        found.seeds([method], images, epochs),
-        *(epochs, images),
-      )
-      for method in methods
-    }
-    for title, (images, it) in panels.items()
-  }
-  return plots.curves(values, epochs)
+  """Draws outcomes of some images by epoch, a row for each network.
 
-
-def on_the_way(
-  networks: Mapping[str, Results], epochs: Sequence[int]
-) -> "Figure":
-  """Draws max logit, ECE and loss after T by epoch, a row for each network."""
-  parts = {
-    "max logit": "max_logit",
-    "ECE": "ece",
-    "loss after T": "scaled_loss",
-  }
+  Args:
+    networks: results by the name that titles have; "" for none.
+    panels: for each title the images and the outcome.
+    epochs: to draw.
+    methods: to draw.
+  """
+  names = [method_name(method) for method in methods]
   values = {
-    f"{network}: {title}": {
-      method_name(method): found.over_epochs(
-        method, it, found.seeds(PAIR, epochs=epochs), epochs
+    f"{network}: {title}".removeprefix(": "): {
+      name: found.over_epochs(
+        method, it, found.seeds([method], images, epochs), epochs, images
       )
-      for method in PAIR
+      for name, method in zip(names, methods, strict=True)
     }
     for network, found in networks.items()
-    for title, it in parts.items()
+    for title, (images, it) in panels.items()
   }
   figure = plots.curves(values, epochs)
-  # The networks differ in their numbers of seeds, which the caption says.
-  names = [method_name(method) for method in PAIR]
-  handles: Any = figure.legends[0].legend_handles[: len(names)]
-  figure.legends[0].remove()
-  figure.legend(handles, names, loc="outside lower center", ncols=len(names))
+  if len(networks) > 1:  # they differ in their seeds, which the caption says
+    handles: Any = figure.legends[0].legend_handles[: len(names)]
+    figure.legends[0].remove()
+    place = {"loc": "outside lower center", "frameon": False}
+    figure.legend(handles, names, **place, ncols=len(names))
   return figure
 
 
@@ -216,6 +218,29 @@ def radial(
     axis.set_title(network, fontsize=10)
     axis.set_ylabel("")
   figure.axes[0].set_ylabel("share of ‖g‖² along w, %")
+  return figure
+
+
+def temperatures(panels: Mapping[str, Mapping[str, np.ndarray]]) -> "Figure":
+  """Draws the fitted T by learning rate × weight decay, where that is not 0.
+
+  Args:
+    panels: for each title what :func:`compare.temperatures` returns.
+  """
+  with style.figure(7.4, 3.4) as figure:
+    axes = figure.subplots(1, len(panels), sharey=True)
+    for axis, (title, its) in zip(axes, panels.items(), strict=True):
+      axis.axhspan(0.8, 1.5, color=LIGHT_GREY, zorder=0, label="T 0.8 to 1.5")
+      shown = its["decay"] > 0
+      for i, column in enumerate(("without", "with")):
+        look = style.line(i) | {"linestyle": "", "label": f"{column} ⊥Grad"}
+        axis.plot(its["decay"][shown], its[column][shown], **look)
+      axis.set(title=title, xscale="log", yscale="log")
+      axis.set_xlabel("learning rate × weight decay")
+    axes[0].set_ylabel("fitted T")
+    style.log_ticks(axes[0].yaxis, *axes[0].get_ylim())
+    shared = axes[0].get_legend_handles_labels()
+    figure.legend(*shared, loc="outside lower center", ncols=3)
   return figure
 
 

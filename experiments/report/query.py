@@ -46,16 +46,14 @@ def method_name(method: str) -> str:
     >>> print(method_name("orthograd_sam ensemble of 5"))
     ⊥Grad, SAM, ensemble of 5
     >>> print(method_name("mixup_after_t"), "·", method_name("sgd_0.3_0.0005"))
-    mixup, chosen after T · SGD, rate 0.3, decay 5e-4
+    mixup · SGD, rate 0.3, decay 5e-4
   """
   method, size = config.split_ensemble(method)
   if size:
     return f"{method_name(method)}, ensemble of {size}"
+  method = method.removesuffix("_after_t")  # all methods of such a study
   if method in NAMES:
     return NAMES[method]
-  plain, chosen, _ = method.partition("_after_t")
-  if chosen:
-    return f"{method_name(plain)}, chosen after T"
   if match := re.fullmatch(r"(\w+?)_([\d.]+)_([\d.e-]+)", method):
     rate, decay = match[2], power(float(match[3]))
     return f"{method_name(match[1])}, rate {rate}, decay {decay}"
@@ -69,6 +67,21 @@ def method_name(method: str) -> str:
     return f"⊥Grad on {LABELS['parts'][part]}{tail}"
   words = NAMES.get(plain, plain.replace("_", " "))
   return words if plain == method else f"⊥Grad, {words}"
+
+
+def pair_name(pair: Pair) -> str:
+  """Returns the label of a difference: of the second method minus the first.
+
+  Examples:
+    >>> print(pair_name(("cosine", "orthograd_cosine")))
+    ⊥Grad − SGD, cosine
+  """
+  first, second = (method_name(method).split(", ") for method in pair)
+  tail = []
+  while first[1:] and second[1:] and first[-1] == second[-1]:
+    tail.insert(0, f", {first.pop()}")
+    second.pop()
+  return f"{', '.join(second)} − {', '.join(first)}{''.join(tail)}"
 
 
 def power(value: float) -> str:
@@ -206,6 +219,24 @@ class Results:
       for row in self.get(method, seed, it.images)
     )
 
+  def outcomes(
+    self, groups: Iterable[Iterable[str]], first: str, least: int = 2
+  ) -> list[str]:
+    """Returns the outcomes of all groups of methods, a primary one first.
+
+    After T, they are of half of the images if the primary one is, or if rows
+    have no others; else of all images.
+    """
+    groups = list(groups)
+    its = [
+      it
+      for it in dict.fromkeys([first, *OUTCOMES])
+      if all(self.measured(methods, it, least) for methods in groups)
+    ]
+    crossed = first != "scaled_loss" and "crossed_loss" in its
+    left_out = "scaled_half" if crossed else "scaled_crossed"
+    return [it for it in its if OUTCOMES[it].part != left_out]
+
   def values(
     self,
     method: str,
@@ -280,7 +311,8 @@ class Source:
     """Returns whether every run has rows of all images, or diverged."""
     study, found = self.study(name), self.results(name)
     keys = {(study.config.hash, *key) for key in found.rows}
-    return not any(map(Missing(study, keys), study.runs))
+    runs = not any(map(Missing(study, keys), study.runs))
+    return runs and all(map(self.is_complete, study.arms))
 
 
 def load(folder: pathlib.Path) -> tuple[Study, Results]:

@@ -28,6 +28,7 @@ from experiments.report.query import (
   METRICS,
   OUTCOMES,
   method_name,
+  pair_name,
   power,
 )
 from orthograd_optax import plots
@@ -129,7 +130,7 @@ _FORMATS = (
   spread,
 )
 ENVIRONMENT.filters |= {it.__name__: it for it in _FORMATS}
-ENVIRONMENT.filters["name"] = method_name
+ENVIRONMENT.filters |= {"name": method_name, "pair": pair_name}
 
 
 def questions(ask: Comparisons) -> dict[str, Any]:

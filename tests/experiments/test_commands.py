@@ -10,8 +10,8 @@ from jax._src.distributed import State
 import pytest
 
 from experiments import __main__ as command_line
-from experiments import config, report, rows
-from experiments.cli import command
+from experiments import config, rows
+from experiments.cli import command, folders
 from experiments.datasets import cifar10, frost
 from experiments.engine import progress
 from experiments.files import UserError
@@ -120,12 +120,12 @@ def test_run_says_what_it_runs_and_what_is_next(tmp_path, monkeypatch, capsys):
 
 def test_next_step_of_studies_that_share_a_folder(tmp_path):
   write(tmp_path, table1.STUDY, renormalization.STUDY)
-  said = report.next_step(renormalization.STUDY, tmp_path)
+  said = folders.next_step(renormalization.STUDY, tmp_path)
   assert "writes the page of table1" in said
   assert f"experiments keep {tmp_path}\n  python -m experiments report" in said
   changed = renormalization.STUDY.override(["epochs=2"])
-  assert "--output a new folder" in report.next_step(changed, tmp_path)
-  (line,) = report.left_out(tmp_path)
+  assert "--output a new folder" in folders.next_step(changed, tmp_path)
+  (line,) = folders.left_out(tmp_path)
   assert "10 runs with other methods (orthograd_unnormalized)" in line
 
 
@@ -147,7 +147,7 @@ def test_report_of_too_little(tmp_path, monkeypatch, capsys, settings, wanted):
   count = f"{study.seeds} seed{'s' if study.seeds > 1 else ''} of "
   assert count + study.method_names[0] in said
   assert f"python -m experiments run quick {wanted} {tmp_path}\n" in said
-  assert report.next_step(study, tmp_path) == said.removeprefix("Error: ")
+  assert folders.next_step(study, tmp_path) == said.removeprefix("Error: ")
 
 
 def test_report_of_a_study_that_diverged(tmp_path, monkeypatch, capsys):
@@ -165,7 +165,7 @@ def test_report_of_a_study_that_was_stopped(tmp_path):
   settings = json.dumps(dataclasses.asdict(quick.STUDY))
   (tmp_path / "study.json").write_text(settings)
   with pytest.raises(UserError, match=f"experiments resume {tmp_path}"):
-    report.check_folder(tmp_path)
+    folders.check_folder(tmp_path)
 
 
 def test_show_says_what_is_not_compared(tmp_path, monkeypatch, capsys):
