@@ -23,6 +23,7 @@ from experiments import datasets, registry, shares
 from experiments import studies as package
 from experiments.fields import (
   ConfigError,
+  Settings,
   check,
   check_distinct,
   parse,
@@ -40,7 +41,7 @@ _LATER_SETTINGS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(Settings):
   """The recipe: settings of a run besides its method and seed.
 
   Attributes:
@@ -158,7 +159,7 @@ PARTS = ("head", "body", "norms", "normed_kernels", "unnormed")
 
 
 @dataclasses.dataclass(frozen=True)
-class Method:
+class Method(Settings):
   """How a network is trained, besides the recipe. Studies compare methods.
 
   A method is a pytree. Its numbers are leaves, so runs that differ only in
@@ -233,8 +234,7 @@ class Method:
     """The method without a name, its None replaced by the recipe's settings."""
     crop = "crop" if config.augment else "none"
     given = lambda value, default: default if value is None else value
-    return dataclasses.replace(
-      self,
+    return self.replace(
       name="",
       augmentation=crop if self.augmentation == "recipe" else self.augmentation,
       strength_at_end=given(self.strength_at_end, self.strength),
@@ -258,7 +258,7 @@ def with_orthograd(method: Method, **changes: Any) -> Method:
   """The method with ⊥Grad. Both are one program, unless changes make two."""
   name = "orthograd" if method.name == "sgd" else f"orthograd_{method.name}"
   changes = {"name": name, "strength": 1.0} | changes
-  return dataclasses.replace(method, **changes)
+  return method.replace(**changes)
 
 
 SGD = Method("sgd")
@@ -328,7 +328,7 @@ FIXED = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Study:
+class Study(Settings):
   """Runs, and the images to evaluate them on.
 
   Attributes:
@@ -493,11 +493,11 @@ class Study:
           f"{', '.join(sorted([*known, 'methods']))}."
         )
     changes = {key: values.pop(key) for key in recipe.keys() & values.keys()}
-    config = dataclasses.replace(self.config, **changes)
-    study = dataclasses.replace(self, config=config, pairs=(), **values)
+    config = self.config.replace(**changes)
+    study = self.replace(config=config, pairs=(), **values)
     names = set(study.method_names + study.pooled + study.arms)
     pairs = tuple(pair for pair in self.pairs if set(pair) <= names)
-    return dataclasses.replace(study, pairs=pairs)
+    return study.replace(pairs=pairs)
 
   def settings(self) -> dict[str, str]:
     """All that :meth:`override` can set, as text."""

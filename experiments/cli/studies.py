@@ -1,7 +1,6 @@
 """`python -m experiments`: train, plan, list, show, keep and report studies."""
 
 import argparse
-import dataclasses
 import os
 import pathlib
 import shlex
@@ -472,7 +471,7 @@ def _study(args: argparse.Namespace) -> tuple[Any, pathlib.Path]:
 
   study = config.load_study(args.study).override(args.set or [])
   if args.share:
-    study = dataclasses.replace(study, share=args.share)
+    study = study.replace(share=args.share)
   return study, args.output or study.folder
 
 
@@ -513,10 +512,7 @@ def _run_jobs(args: argparse.Namespace) -> None:
       f"{folder} has rows already. Give --output a new folder, then `merge` "
       "both."
     )
-  shares = [
-    dataclasses.replace(study, share=(i + 1, args.jobs))
-    for i in range(args.jobs)
-  ]
+  shares = [study.replace(share=(i + 1, args.jobs)) for i in range(args.jobs)]
   folders = [folder / it.folder.relative_to(study.folder) for it in shares]
   command = [sys.executable, "-m", "experiments", "run", args.study]
   command += given(args, (SET, *RUN_OPTIONS))
