@@ -31,7 +31,7 @@ from experiments.fields import (
 )
 from experiments.fields import field as _field
 from experiments.fields import kind as _kind
-from experiments.files import brief, is_name, parse_json
+from experiments.files import UserError, brief, is_name, parse_json
 
 # In a hash only if they are set: earlier hashes are without them.
 _LATER_SETTINGS = (
@@ -559,10 +559,12 @@ def describe(name: str) -> tuple[Study, str]:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f.lineno for f in frames if f.filename == spec.origin]
     where = f", line {lines[-1]}" if lines else ""
+    text = f"{spec.origin}{where}: {type(error).__name__}: "
+    if isinstance(error, UserError):  # It says what to do.
+      raise ConfigError(f"{text}{error}") from error
     raise ConfigError(
-      f"{spec.origin}{where}: {type(error).__name__}: "
-      f"{brief(error).rstrip('.')}. Correct the file. It must define STUDY, an "
-      "experiments.config.Study."
+      f"{text}{brief(error).rstrip('.')}. Correct the file. It must define "
+      "STUDY, an experiments.config.Study."
     ) from error
   return study, (module.__doc__ or "").strip() or study.name
 
@@ -611,19 +613,10 @@ def load_settings(folder: pathlib.Path) -> Study:
     ) from error
 
 
-# Settings of a loss that is gone.
-_FORMER = ("margin", "margin_weight")
-
-
 def _from_settings(settings: dict[str, Any]) -> Study:
   config = Config(**settings.pop("config"))
-  # Older files have the methods' names instead of their settings.
-  named = [METHODS[name] for name in settings.pop("optimizers", ())]
-  methods = [
-    Method(**{k: v for k, v in method.items() if k not in _FORMER})
-    for method in settings.pop("methods", ())
-  ]
+  methods = tuple(Method(**method) for method in settings.pop("methods"))
   for key, value in settings.items():
     settings[key] = tuple(value) if isinstance(value, list) else value
-  settings["pairs"] = tuple(map(tuple, settings.get("pairs", ())))
-  return Study(config=config, methods=(*named, *methods), **settings)
+  settings["pairs"] = tuple(map(tuple, settings["pairs"]))
+  return Study(config=config, methods=methods, **settings)
