@@ -222,8 +222,8 @@ def run(args: argparse.Namespace) -> None:
   if args.kept and args.share:
     raise UserError("--kept and --share exclude each other: leave one out.")
   if args.kept and jax.process_index() == 0:
-    rows = report.begin(study, folder)
-    engine.Progress()(f"{study.name}: starts with {rows:,} kept rows")
+    if rows := report.begin(study, folder):
+      engine.Progress()(f"{study.name}: starts with {rows:,} kept rows")
   engine.run_study(study, folder, _options(args))
   _say_next(study, folder)
 
