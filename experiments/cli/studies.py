@@ -489,7 +489,7 @@ def _changes(study: Any, args: argparse.Namespace) -> str:
 
 def _run_jobs(args: argparse.Namespace) -> None:
   """Trains the study's shares as jobs, and merges them."""
-  from experiments import engine
+  from experiments import engine, tuning
 
   if not (args.cluster and args.jobs):
     raise UserError(
@@ -507,6 +507,7 @@ def _run_jobs(args: argparse.Namespace) -> None:
   if not all(settings.values()):
     raise UserError(f"Expected --sbatch KEY=VALUE, got {args.sbatch}.")
   study, folder = _study(args)
+  tuning.check(study)
   if (folder / "rows.jsonl").exists() and not (folder / "shares").exists():
     raise UserError(
       f"{folder} has rows already. Give --output a new folder, then `merge` "
