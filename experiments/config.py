@@ -23,6 +23,7 @@ from experiments import datasets, registry, shares
 from experiments import studies as package
 from experiments.fields import (
   ConfigError,
+  Settings,
   check,
   check_distinct,
   parse,
@@ -30,7 +31,7 @@ from experiments.fields import (
 )
 from experiments.fields import field as _field
 from experiments.fields import kind as _kind
-from experiments.files import brief, is_name, parse_json
+from experiments.files import UserError, brief, is_name, parse_json
 
 # In a hash only if they are set: earlier hashes are without them.
 _LATER_SETTINGS = (
@@ -40,7 +41,7 @@ _LATER_SETTINGS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(Settings):
   """The recipe: settings of a run besides its method and seed.
 
   Attributes:
@@ -158,7 +159,7 @@ PARTS = ("head", "body", "norms", "normed_kernels", "unnormed")
 
 
 @dataclasses.dataclass(frozen=True)
-class Method:
+class Method(Settings):
   """How a network is trained, besides the recipe. Studies compare methods.
 
   A method is a pytree. Its numbers are leaves, so runs that differ only in
@@ -233,8 +234,7 @@ class Method:
     """The method without a name, its None replaced by the recipe's settings."""
     crop = "crop" if config.augment else "none"
     given = lambda value, default: default if value is None else value
-    return dataclasses.replace(
-      self,
+    return self.replace(
       name="",
       augmentation=crop if self.augmentation == "recipe" else self.augmentation,
       strength_at_end=given(self.strength_at_end, self.strength),
@@ -258,7 +258,7 @@ def with_orthograd(method: Method, **changes: Any) -> Method:
   """The method with ⊥Grad. Both are one program, unless changes make two."""
   name = "orthograd" if method.name == "sgd" else f"orthograd_{method.name}"
   changes = {"name": name, "strength": 1.0} | changes
-  return dataclasses.replace(method, **changes)
+  return method.replace(**changes)
 
 
 SGD = Method("sgd")
@@ -328,7 +328,7 @@ FIXED = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Study:
+class Study(Settings):
   """Runs, and the images to evaluate them on.
 
   Attributes:
@@ -493,11 +493,11 @@ class Study:
           f"{', '.join(sorted([*known, 'methods']))}."
         )
     changes = {key: values.pop(key) for key in recipe.keys() & values.keys()}
-    config = dataclasses.replace(self.config, **changes)
-    study = dataclasses.replace(self, config=config, pairs=(), **values)
+    config = self.config.replace(**changes)
+    study = self.replace(config=config, pairs=(), **values)
     names = set(study.method_names + study.pooled + study.arms)
     pairs = tuple(pair for pair in self.pairs if set(pair) <= names)
-    return dataclasses.replace(study, pairs=pairs)
+    return study.replace(pairs=pairs)
 
   def settings(self) -> dict[str, str]:
     """All that :meth:`override` can set, as text."""
@@ -559,10 +559,12 @@ def describe(name: str) -> tuple[Study, str]:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f.lineno for f in frames if f.filename == spec.origin]
     where = f", line {lines[-1]}" if lines else ""
+    text = f"{spec.origin}{where}: {type(error).__name__}: "
+    if isinstance(error, UserError):  # It says what to do.
+      raise ConfigError(f"{text}{error}") from error
     raise ConfigError(
-      f"{spec.origin}{where}: {type(error).__name__}: "
-      f"{brief(error).rstrip('.')}. Correct the file. It must define STUDY, an "
-      "experiments.config.Study."
+      f"{text}{brief(error).rstrip('.')}. Correct the file. It must define "
+      "STUDY, an experiments.config.Study."
     ) from error
   return study, (module.__doc__ or "").strip() or study.name
 
@@ -611,19 +613,10 @@ def load_settings(folder: pathlib.Path) -> Study:
     ) from error
 
 
-# Settings of a loss that is gone.
-_FORMER = ("margin", "margin_weight")
-
-
 def _from_settings(settings: dict[str, Any]) -> Study:
   config = Config(**settings.pop("config"))
-  # Older files have the methods' names instead of their settings.
-  named = [METHODS[name] for name in settings.pop("optimizers", ())]
-  methods = [
-    Method(**{k: v for k, v in method.items() if k not in _FORMER})
-    for method in settings.pop("methods", ())
-  ]
+  methods = tuple(Method(**method) for method in settings.pop("methods"))
   for key, value in settings.items():
     settings[key] = tuple(value) if isinstance(value, list) else value
-  settings["pairs"] = tuple(map(tuple, settings.get("pairs", ())))
-  return Study(config=config, methods=(*named, *methods), **settings)
+  settings["pairs"] = tuple(map(tuple, settings["pairs"]))
+  return Study(config=config, methods=methods, **settings)

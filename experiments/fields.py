@@ -6,7 +6,7 @@ A field's rule is in its metadata.
 import dataclasses
 import itertools
 import operator
-from typing import Any
+from typing import Any, Self
 
 from experiments.files import UserError
 
@@ -21,6 +21,15 @@ RULES = {
 
 class ConfigError(UserError, ValueError):
   """A setting is unknown or not allowed. The message says what is allowed."""
+
+
+class Settings:
+  """A dataclass whose copies can have other values."""
+
+  def replace(self, **changes: Any) -> Self:
+    """Returns a copy with these values."""
+    settings: Any = self
+    return dataclasses.replace(settings, **changes)
 
 
 def field(default: Any, **rule: Any) -> Any:

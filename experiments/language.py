@@ -31,6 +31,7 @@ import optax
 
 from experiments.engine.progress import Eta, Progress
 from experiments.files import UserError
+from experiments.rows import read
 from experiments.standalone import Run, Task
 from experiments.tuning import Grid, choose, to_try
 from orthograd_optax import calibration, orthograd_adamw, stats
@@ -410,6 +411,13 @@ def run(
   """
   text = collect(recipe, folders)
   config = dataclasses.asdict(recipe) | {"text": text.facts}
+  for row in read(folder / "rows.jsonl"):
+    other = row["config"]
+    if other != config and other | {"text": text.facts} == config:
+      raise UserError(
+        f"{folder} has rows of another text, because other packages were "
+        "installed. Install the same ones, or give --output a new folder."
+      )
 
   def task(study, dataset, windows):
     its = functools.partial(train, recipe, text.train, windows)

@@ -4,12 +4,12 @@ Each method has a :class:`Grid`. All grids have the same number of settings. If
 a method's best setting lies on the edge of its grid, the grids of all methods
 are extended once, each by the same number of settings.
 
-A :func:`tuning_study` trains the grids. Another study then has the methods that
-:func:`chosen` returns, from the tuning study's kept rows.
+A :func:`tuning_study` trains the grids. A :func:`contest` then has the methods
+that :func:`chosen` returns, from the tuning study's kept rows.
 """
 
 import collections
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import itertools
 import math
@@ -144,11 +144,11 @@ def choose(
 def named(method: Method, **settings: Any) -> Method:
   """The method with other settings, which its name tells."""
   words = "_".join(f"{value:g}" for value in settings.values())
-  return dataclasses.replace(method, name=f"{method.name}_{words}", **settings)
+  return method.replace(name=f"{method.name}_{words}", **settings)
 
 
 def _at(name: str, grids: Mapping[str, Grid], setting: Setting) -> Method:
-  method = dataclasses.replace(METHODS[name], schedule="cosine")
+  method = METHODS[name].replace(schedule="cosine")
   return named(method, **grids[name].named(setting))
 
 
@@ -164,13 +164,13 @@ def tuning_study(
 
   Args:
     name: of the study. Its kept rows decide about an extension.
-    config: the recipe.
+    config: the recipe, but for the images to evaluate on.
     grids: by the name of a method in METHODS.
     criterion: one of :data:`CRITERIA`.
     seeds: number of seeds.
     more: settings that an extension adds to each method.
   """
-  config = dataclasses.replace(config, evaluate_on="held_out", reserve=False)
+  config = config.replace(evaluate_on="held_out")
   known = kept_losses(name, config, seeds, criterion)
   losses = lambda name, setting: known.get(_at(name, grids, setting).name)
   methods = tuple(
@@ -207,22 +207,43 @@ def chosen(
     ]
     best = min(tried, key=lambda m: known[m.name]) if complete else tried[0]
     end_ = end if complete else f"{end}{UNTUNED}"
-    methods.append(dataclasses.replace(best, name=name + end_))
+    methods.append(best.replace(name=name + end_))
   return tuple(methods)
 
 
-def against_orthograd(
-  methods: Sequence[Method], others: Sequence[str] = ()
-) -> tuple[tuple[str, str], ...]:
-  """Pairs of names: each method without ⊥Grad, and SGD with ⊥Grad.
+def contest(
+  name: str,
+  tuning: Study,
+  grids: Mapping[str, Grid],
+  criterion: str,
+  **fields: Any,
+) -> Study:
+  """The study of methods at their best settings, on the test images.
+
+  Each method without ⊥Grad is paired with its base optimizer with ⊥Grad, or
+  with SGD with ⊥Grad if the study has no such method. Arms are paired with the
+  latter, too.
 
   Args:
-    methods: of a study, one of them SGD with ⊥Grad.
-    others: further names to pair with it.
+    name: of the study.
+    tuning: the tuning study.
+    grids: of the methods to compare, by their names in METHODS.
+    criterion: one of :data:`CRITERIA`. The primary outcome is the same loss, of
+      the test images.
+    **fields: further fields of the study.
   """
-  (own,) = (m.name for m in methods if m.strength and m.base == "sgd")
-  names = [method.name for method in methods if not method.strength]
-  return tuple((name, own) for name in [*names, *others])
+  methods = chosen(tuning, grids, criterion)
+  own = {m.base: m.name for m in methods if m.strength}
+  pairs = [(m, own.get(m.base, own["sgd"])) for m in methods if not m.strength]
+  pairs = [(plain.name, projected) for plain, projected in pairs]
+  return Study(
+    name,
+    tuning.config.replace(evaluate_on="test", reserve=True),
+    methods,
+    (*pairs, *((arm, own["sgd"]) for arm in fields.get("arms", ()))),
+    outcome={"loss": "loss", "scaled_loss": "crossed_loss"}[criterion],
+    **fields,
+  )
 
 
 def kept_losses(

@@ -43,6 +43,9 @@ def next_step(study: Study, folder: pathlib.Path) -> str:
   shown = config.load_settings(folder)
   if shown != study:  # A study that shares a folder leaves its settings alone.
     return _page_of_another(study, shown, folder)
+  own = config.own_study(study.name) == study
+  if own and (len(study.methods) == 1 or study.config.evaluate_on != "test"):
+    return f"Next, keep the rows for other studies:\n  {_line('keep', folder)}"
   _, found = query.load(folder)
   if not _can_compare(study, found):
     return _too_little(study, found, folder)

@@ -1,7 +1,6 @@
 """`python -m experiments`: train, plan, list, show, keep and report studies."""
 
 import argparse
-import dataclasses
 import os
 import pathlib
 import shlex
@@ -223,8 +222,8 @@ def run(args: argparse.Namespace) -> None:
   if args.kept and args.share:
     raise UserError("--kept and --share exclude each other: leave one out.")
   if args.kept and jax.process_index() == 0:
-    rows = report.begin(study, folder)
-    engine.Progress()(f"{study.name}: starts with {rows:,} kept rows")
+    if rows := report.begin(study, folder):
+      engine.Progress()(f"{study.name}: starts with {rows:,} kept rows")
   engine.run_study(study, folder, _options(args))
   _say_next(study, folder)
 
@@ -473,7 +472,7 @@ def _study(args: argparse.Namespace) -> tuple[Any, pathlib.Path]:
 
   study = config.load_study(args.study).override(args.set or [])
   if args.share:
-    study = dataclasses.replace(study, share=args.share)
+    study = study.replace(share=args.share)
   return study, args.output or study.folder
 
 
@@ -491,7 +490,7 @@ def _changes(study: Any, args: argparse.Namespace) -> str:
 
 def _run_jobs(args: argparse.Namespace) -> None:
   """Trains the study's shares as jobs, and merges them."""
-  from experiments import engine
+  from experiments import engine, tuning
 
   if not (args.cluster and args.jobs):
     raise UserError(
@@ -509,15 +508,13 @@ def _run_jobs(args: argparse.Namespace) -> None:
   if not all(settings.values()):
     raise UserError(f"Expected --sbatch KEY=VALUE, got {args.sbatch}.")
   study, folder = _study(args)
+  tuning.check(study)
   if (folder / "rows.jsonl").exists() and not (folder / "shares").exists():
     raise UserError(
       f"{folder} has rows already. Give --output a new folder, then `merge` "
       "both."
     )
-  shares = [
-    dataclasses.replace(study, share=(i + 1, args.jobs))
-    for i in range(args.jobs)
-  ]
+  shares = [study.replace(share=(i + 1, args.jobs)) for i in range(args.jobs)]
   folders = [folder / it.folder.relative_to(study.folder) for it in shares]
   command = [sys.executable, "-m", "experiments", "run", args.study]
   command += given(args, (SET, *RUN_OPTIONS))

@@ -15,6 +15,7 @@ import pathlib
 import jax
 
 from experiments.config import Run, Study, load_settings
+from experiments.datasets import frost
 from experiments.engine import evaluate, train
 from experiments.engine.checkpoints import remove_unfinished
 from experiments.engine.group import Group, Options, Workshop, begun, meet
@@ -109,6 +110,8 @@ def write_settings(study: Study, folder: pathlib.Path) -> None:
 @contextlib.contextmanager
 def _workshop(study, folder, rows, mesh, options, say) -> Iterator[Workshop]:
   data = train.load_dataset(study.config)
+  if "frost" in study.corruptions and not options.corrupted:
+    frost.load_frost()  # If it is missing, say so before training.
   engine = train.Engine(
     study.config,
     diagnostics=study.diagnostics,

@@ -44,13 +44,14 @@ def keep(
   paths = []
   for study, rows in by_study.items():
     path = into / f"{study}.jsonl.gz"
-    merged = {key(row): row for row in [*load([study], into), *rows]}
-    write(path, (merged[k] for k in sorted(merged)))
-    digests = _digests(into) | {path.name: files.sha256(path)}
-    with files.replacing(into / SUMS) as temporary:
-      temporary.write_text(
-        "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
-      )
+    with files.locked(into, busy=lambda: None):
+      merged = {key(row): row for row in [*load([study], into), *rows]}
+      write(path, (merged[k] for k in sorted(merged)))
+      digests = _digests(into) | {path.name: files.sha256(path)}
+      with files.replacing(into / SUMS) as temporary:
+        temporary.write_text(
+          "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
+        )
     paths.append(path)
   return paths
 

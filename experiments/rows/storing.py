@@ -31,7 +31,7 @@ import reprlib
 from typing import Any
 import zlib
 
-from experiments.config import Study
+from experiments.config import Method, Study
 from experiments.fields import unparse
 from experiments.files import UserError, parse_json, replacing
 from experiments.rows import schema
@@ -187,9 +187,13 @@ class Rows:
     """Checks that each method has the settings that it has in the rows."""
     for method in study.methods:
       known = self._methods.get((study.config.hash, method.name))
-      now = dataclasses.asdict(method)
-      # Older rows have settings that no method has any more.
-      changed = [name for name in now if known and now[name] != known.get(name)]
+      # Older rows lack newer settings, and have some that are gone.
+      defaults = dataclasses.asdict(Method())
+      changed = [
+        name
+        for name, value in dataclasses.asdict(method).items()
+        if known and value != known.get(name, defaults[name])
+      ]
       if changed:
         raise RowsError(
           f"{self.path} has rows of {method.name} with another "

@@ -2,27 +2,13 @@
 
     python -m experiments run all_images
 
-takes one H200 14 minutes, after `all_images_tuning`. The question, and what
-follows from which answer, is in PLAN.md.
+takes one H200 14 minutes, after `all_images_tuning`. See PLAN.md.
 """
 
-from experiments.config import Study
-from experiments.studies import all_images_tuning
-from experiments.tuning import chosen
+from experiments.studies.all_images_tuning import GRIDS
+from experiments.studies.all_images_tuning import STUDY as TUNING
+from experiments.tuning import contest
 
-_sgd, _orthograd, _adamw, _orthograd_adamw = chosen(
-  all_images_tuning.STUDY, all_images_tuning.GRIDS, "scaled_loss"
-)
-
-STUDY = Study(
-  name="all_images",
-  config=all_images_tuning.RECIPE,
-  methods=(_sgd, _orthograd, _adamw, _orthograd_adamw),
-  pairs=(
-    (_sgd.name, _orthograd.name),
-    (_adamw.name, _orthograd_adamw.name),
-  ),
-  outcome="crossed_loss",
-  seeds=5,
-  first_seed=500,
+STUDY = contest(
+  "all_images", TUNING, GRIDS, "scaled_loss", seeds=5, first_seed=500
 )

@@ -23,7 +23,11 @@ GRIDS = {
   "orthograd_adamw": Grid(_ADAMW),
 }
 
-RECIPE = Config(per_class=4500, epochs=50, reserve=True)
 STUDY = tuning_study(
-  "all_images_tuning", RECIPE, GRIDS, "scaled_loss", seeds=1, more=2
+  "all_images_tuning",
+  Config(per_class=4500, epochs=50),
+  GRIDS,
+  "scaled_loss",
+  seeds=1,
+  more=2,
 )

@@ -2,11 +2,8 @@
 
     python -m experiments run best
 
-takes one H200 12 minutes. The question, and what follows from which
-answer, is in PLAN.md.
+takes one H200 12 minutes. See PLAN.md.
 """
-
-import dataclasses
 
 from experiments.studies import methods, schedules, strength
 
@@ -17,8 +14,7 @@ _known = {
   for method in (*methods.ALTERNATIVES, *strength.STUDY.methods)
 }
 
-STUDY = dataclasses.replace(
-  schedules.STUDY,
+STUDY = schedules.STUDY.replace(
   name="best",
   methods=tuple(_known[name] for name in _CHOSEN),
   pairs=(_CHOSEN,),

@@ -5,10 +5,8 @@
 takes one H200 8:50, and is expected to give what table1 gives.
 """
 
-import dataclasses
-
 from experiments.studies import table1
 
-STUDY = dataclasses.replace(
-  table1.STUDY, name="confirmation", first_seed=20, evaluate_every=10
+STUDY = table1.STUDY.replace(
+  name="confirmation", first_seed=20, evaluate_every=10
 )

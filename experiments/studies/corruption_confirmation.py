@@ -2,8 +2,7 @@
 
     python -m experiments run corruption_confirmation
 
-takes one H200 10 minutes. The question, and what follows from which
-answer, is in PLAN.md.
+takes one H200 10 minutes. See PLAN.md.
 """
 
 from experiments import datasets

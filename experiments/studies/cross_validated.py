@@ -6,13 +6,10 @@ takes one H200 2 minutes, after the rows of `cross_validation` are kept. Rows
 have `scaled_own`: the test images at this T.
 """
 
-import dataclasses
-
 from experiments.studies import no_temperature
 from experiments.studies.held_out_temperature import SGD
 
-STUDY = dataclasses.replace(
-  no_temperature.STUDY,
+STUDY = no_temperature.STUDY.replace(
   name="cross_validated",
   methods=(SGD,),
   pairs=(),

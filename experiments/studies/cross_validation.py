@@ -6,16 +6,12 @@ takes one H200 7 minutes. The five seeds from 5 s on train on four fifths of the
 images of seed s, each without another fifth. T is fitted on that fifth.
 """
 
-import dataclasses
-
 from experiments.studies import held_out_temperature
 from experiments.studies.held_out_temperature import SGD
 
-STUDY = dataclasses.replace(
-  held_out_temperature.STUDY,
+STUDY = held_out_temperature.STUDY.replace(
   name="cross_validation",
-  config=dataclasses.replace(
-    held_out_temperature.STUDY.config,
+  config=held_out_temperature.STUDY.config.replace(
     per_class=400,
     calibrate=100,
     seeds_per_subset=5,

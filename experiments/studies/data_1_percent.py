@@ -2,18 +2,15 @@
 
     python -m experiments run data_1_percent
 
-has as many steps as `schedules`, and takes one H200 5 minutes. The
-question, and what follows from which answer, is in PLAN.md under `data_size`.
+has as many steps as `schedules`, and takes one H200 5 minutes. See PLAN.md,
+`data_size`.
 """
-
-import dataclasses
 
 from experiments.config import Config
 from experiments.studies import schedules
 from experiments.studies.schedules import COSINE, ORTHOGRAD_COSINE
 
-STUDY = dataclasses.replace(
-  schedules.STUDY,
+STUDY = schedules.STUDY.replace(
   name="data_1_percent",
   config=Config(per_class=50, epochs=988),  # 8 steps each: 7,904, not 7,900
   methods=(COSINE, ORTHOGRAD_COSINE),

@@ -2,24 +2,22 @@
 
     python -m experiments run decay
 
-takes one H200 17 minutes after `schedules`, whose runs at 5e-4 it uses.
-The question, and what follows from which answer, is in PLAN.md.
+takes one H200 17 minutes after `schedules`, whose runs at 5e-4 it uses. See
+PLAN.md.
 """
-
-import dataclasses
 
 from experiments.config import with_orthograd
 from experiments.studies import schedules
 from experiments.studies.schedules import COSINE, ORTHOGRAD_COSINE
 
 _none, _little, _much = (
-  dataclasses.replace(COSINE, name=f"decay_{decay:g}", weight_decay=decay)
+  COSINE.replace(name=f"decay_{decay:g}", weight_decay=decay)
   for decay in (0.0, 1e-4, 2e-3)
 )
 # By weight decay; that of `schedules` is 5e-4.
 _plain = (_none, _little, COSINE, _much)
 _heads = tuple(
-  dataclasses.replace(COSINE, name=f"head_decay_{times:g}", head_decay=times)
+  COSINE.replace(name=f"head_decay_{times:g}", head_decay=times)
   for times in (4.0, 16.0)
 )
 _projected = tuple(map(with_orthograd, _plain))
@@ -29,8 +27,7 @@ LEVELS = tuple(
 )
 HEADS = tuple(head.name for head in _heads)
 
-STUDY = dataclasses.replace(
-  schedules.STUDY,
+STUDY = schedules.STUDY.replace(
   name="decay",
   models_of="schedules",
   methods=(*_plain, *_projected, *_heads),

@@ -2,18 +2,14 @@
 
     python -m experiments run ensembles
 
-takes one H200 11 minutes. The question, and what follows from which
-answer, is in PLAN.md.
+takes one H200 11 minutes. See PLAN.md.
 """
-
-import dataclasses
 
 from experiments.config import ensemble
 from experiments.studies import schedules
 from experiments.studies.schedules import COSINE, ORTHOGRAD_COSINE
 
-STUDY = dataclasses.replace(
-  schedules.STUDY,
+STUDY = schedules.STUDY.replace(
   name="ensembles",
   methods=(COSINE, ORTHOGRAD_COSINE),
   pairs=((ensemble(COSINE.name, 5), ensemble(ORTHOGRAD_COSINE.name, 5)),),

@@ -2,24 +2,20 @@
 
     python -m experiments run extended_screen
 
-takes one H200 8 minutes: no weight decay, and a tenth of the learning
-rate; `extended_screen_batch` has batches of 512. The question, and what follows
-from which answer, is in PLAN.md.
+takes one H200 8 minutes: no weight decay, and a tenth of the learning rate;
+`extended_screen_batch` has batches of 512. See PLAN.md.
 """
-
-import dataclasses
 
 from experiments.config import SGD, with_orthograd
 from experiments.studies import extended
 
 _plain = (
-  dataclasses.replace(SGD, name="decay_0", weight_decay=0.0),
-  dataclasses.replace(SGD, name="rate_0.001", learning_rate=0.001),
+  SGD.replace(name="decay_0", weight_decay=0.0),
+  SGD.replace(name="rate_0.001", learning_rate=0.001),
 )
 _projected = tuple(map(with_orthograd, _plain))
 
-STUDY = dataclasses.replace(
-  extended.STUDY,
+STUDY = extended.STUDY.replace(
   name="extended_screen",
   methods=(*_plain, *_projected),
   pairs=tuple(

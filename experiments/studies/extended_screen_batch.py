@@ -2,19 +2,15 @@
 
     python -m experiments run extended_screen_batch
 
-takes one H200 3 minutes. The question, and what follows from which
-answer, is in PLAN.md under `extended_screen`.
+takes one H200 3 minutes. See PLAN.md, `extended_screen`.
 """
-
-import dataclasses
 
 from experiments.config import ORTHOGRAD, SGD
 from experiments.studies import extended_screen
 
-STUDY = dataclasses.replace(
-  extended_screen.STUDY,
+STUDY = extended_screen.STUDY.replace(
   name="extended_screen_batch",
-  config=dataclasses.replace(extended_screen.STUDY.config, batch_size=512),
+  config=extended_screen.STUDY.config.replace(batch_size=512),
   methods=(SGD, ORTHOGRAD),
   pairs=((SGD.name, ORTHOGRAD.name),),
 )

@@ -2,23 +2,13 @@
 
     python -m experiments run fashion
 
-takes one H200 8 minutes, after `fashion_tuning`. The question, and what
-follows from which answer, is in PLAN.md.
+takes one H200 9 minutes, after `fashion_tuning`. See PLAN.md.
 """
 
-from experiments.config import Study
-from experiments.studies.fashion_tuning import GRIDS, RECIPE
+from experiments.studies.fashion_tuning import GRIDS
 from experiments.studies.fashion_tuning import STUDY as TUNING
-from experiments.tuning import against_orthograd, chosen
+from experiments.tuning import contest
 
-_methods = chosen(TUNING, GRIDS, "scaled_loss")
-
-STUDY = Study(
-  name="fashion",
-  config=RECIPE,
-  methods=_methods,
-  pairs=against_orthograd(_methods),
-  outcome="crossed_loss",
-  seeds=10,
-  first_seed=520,
+STUDY = contest(
+  "fashion", TUNING, GRIDS, "scaled_loss", seeds=10, first_seed=520
 )

@@ -10,6 +10,9 @@ from experiments.studies.no_temperature_tuning import GRIDS as ALL
 from experiments.tuning import tuning_study
 
 GRIDS = {name: ALL[name] for name in ("sgd", "orthograd", "mixup", "focal")}
-
-RECIPE = Config(dataset="fashion_mnist", per_class=600, reserve=True)
-STUDY = tuning_study("fashion_tuning", RECIPE, GRIDS, "scaled_loss")
+STUDY = tuning_study(
+  "fashion_tuning",
+  Config(dataset="fashion_mnist", per_class=600),
+  GRIDS,
+  "scaled_loss",
+)

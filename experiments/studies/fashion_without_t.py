@@ -2,23 +2,13 @@
 
     python -m experiments run fashion_without_t
 
-takes one H200 8 minutes, after `fashion_tuning`. The question, and what
-follows from which answer, is in PLAN.md.
+takes one H200 9 minutes, after `fashion_tuning`. See PLAN.md.
 """
 
-import dataclasses
-
-from experiments.studies import fashion
 from experiments.studies.fashion_tuning import GRIDS
 from experiments.studies.fashion_tuning import STUDY as TUNING
-from experiments.tuning import against_orthograd, chosen
+from experiments.tuning import contest
 
-_methods = chosen(TUNING, GRIDS, "loss")
-
-STUDY = dataclasses.replace(
-  fashion.STUDY,
-  name="fashion_without_t",
-  methods=_methods,
-  pairs=against_orthograd(_methods),
-  outcome="loss",
+STUDY = contest(
+  "fashion_without_t", TUNING, GRIDS, "loss", seeds=10, first_seed=520
 )

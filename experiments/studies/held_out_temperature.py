@@ -5,8 +5,6 @@
 takes one H200 2 minutes. Rows have `scaled_own`: the test images at this T.
 """
 
-import dataclasses
-
 from experiments.studies import no_temperature, no_temperature_tuning
 from experiments.tuning import chosen
 
@@ -16,12 +14,9 @@ from experiments.tuning import chosen
   "scaled_loss",
 )
 
-STUDY = dataclasses.replace(
-  no_temperature.STUDY,
+STUDY = no_temperature.STUDY.replace(
   name="held_out_temperature",
-  config=dataclasses.replace(
-    no_temperature.STUDY.config, per_class=450, calibrate=50
-  ),
+  config=no_temperature.STUDY.config.replace(per_class=450, calibrate=50),
   methods=(SGD,),
   pairs=(),
   arms=(),

@@ -10,6 +10,6 @@ from experiments.studies.no_temperature_tuning import GRIDS as ALL
 from experiments.tuning import tuning_study
 
 GRIDS = {name: ALL[name] for name in ("sgd", "orthograd")}
-
-RECIPE = Config(label_noise=0.2, reserve=True)
-STUDY = tuning_study("label_noise_tuning", RECIPE, GRIDS, "scaled_loss")
+STUDY = tuning_study(
+  "label_noise_tuning", Config(label_noise=0.2), GRIDS, "scaled_loss"
+)

@@ -2,23 +2,13 @@
 
     python -m experiments run label_noise_without_t
 
-takes one H200 4 minutes, after `label_noise_tuning`. The question, and what
-follows from which answer, is in PLAN.md.
+takes one H200 4 minutes, after `label_noise_tuning`. See PLAN.md.
 """
 
-import dataclasses
-
-from experiments.studies import label_noise
 from experiments.studies.label_noise_tuning import GRIDS
 from experiments.studies.label_noise_tuning import STUDY as TUNING
-from experiments.tuning import against_orthograd, chosen
+from experiments.tuning import contest
 
-_methods = chosen(TUNING, GRIDS, "loss")
-
-STUDY = dataclasses.replace(
-  label_noise.STUDY,
-  name="label_noise_without_t",
-  methods=_methods,
-  pairs=against_orthograd(_methods),
-  outcome="loss",
+STUDY = contest(
+  "label_noise_without_t", TUNING, GRIDS, "loss", seeds=10, first_seed=510
 )

@@ -2,11 +2,9 @@
 
     python -m experiments run map
 
-takes one H200 17 minutes. The question, and what follows from which answer, is
-in PLAN.md.
+takes one H200 17 minutes. See PLAN.md.
 """
 
-import dataclasses
 import itertools
 
 from experiments.config import SGD, Config, Study, with_orthograd
@@ -17,7 +15,7 @@ DECAYS = 0.0, 1e-4, 5e-4, 2e-3, 8e-3
 
 _plain = tuple(
   named(
-    dataclasses.replace(SGD, schedule="cosine"),
+    SGD.replace(schedule="cosine"),
     learning_rate=rate,
     weight_decay=decay,
   )

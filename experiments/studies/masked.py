@@ -2,21 +2,17 @@
 
     python -m experiments run masked
 
-takes one H200 2:27 after `schedules`, whose ⊥Grad it uses. The question, and
-what follows from which answer, is in PLAN.md.
+takes one H200 2:27 after `schedules`, whose ⊥Grad it uses. See PLAN.md.
 """
-
-import dataclasses
 
 from experiments.studies import schedules
 from experiments.studies.schedules import ORTHOGRAD_COSINE
 
-_masked = dataclasses.replace(
-  ORTHOGRAD_COSINE, name=f"{ORTHOGRAD_COSINE.name}_unnormed", where="unnormed"
+_masked = ORTHOGRAD_COSINE.replace(
+  name=f"{ORTHOGRAD_COSINE.name}_unnormed", where="unnormed"
 )
 
-STUDY = dataclasses.replace(
-  schedules.STUDY,
+STUDY = schedules.STUDY.replace(
   name="masked",
   models_of="schedules",
   methods=(ORTHOGRAD_COSINE, _masked),

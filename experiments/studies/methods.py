@@ -2,11 +2,9 @@
 
     python -m experiments run methods
 
-takes one H200 36 minutes after `schedules`, whose SGD and ⊥Grad it uses.
-The question, and what follows from which answer, is in PLAN.md.
+takes one H200 36 minutes after `schedules`, whose SGD and ⊥Grad it uses. See
+PLAN.md.
 """
-
-import dataclasses
 
 from experiments.config import METHODS, with_orthograd
 from experiments.studies import schedules
@@ -23,8 +21,7 @@ _KNOBS: dict[str, dict[str, float]] = {
   "average": {"averaging": 0.999},
 }
 ALTERNATIVES = tuple(
-  dataclasses.replace(
-    METHODS[name],
+  METHODS[name].replace(
     schedule="cosine",
     learning_rate=COSINE.learning_rate,
     **knob,
@@ -33,8 +30,7 @@ ALTERNATIVES = tuple(
 )
 _projected = tuple(map(with_orthograd, ALTERNATIVES))
 
-STUDY = dataclasses.replace(
-  schedules.STUDY,
+STUDY = schedules.STUDY.replace(
   name="methods",
   models_of="schedules",
   methods=(COSINE, ORTHOGRAD_COSINE, *ALTERNATIVES, *_projected),

@@ -37,5 +37,4 @@ GRIDS = {
   "adamw": ADAM_GRID,
 }
 
-RECIPE = Config(reserve=True)
-STUDY = tuning_study("no_temperature_tuning", RECIPE, GRIDS, "loss")
+STUDY = tuning_study("no_temperature_tuning", Config(), GRIDS, "loss")

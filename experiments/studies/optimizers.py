@@ -2,11 +2,8 @@
 
     python -m experiments run optimizers
 
-takes one H200 17 minutes. The question, and what follows from which
-answer, is in PLAN.md.
+takes one H200 17 minutes. See PLAN.md.
 """
-
-import dataclasses
 
 from experiments.config import METHODS, with_orthograd
 from experiments.studies import schedules
@@ -23,8 +20,8 @@ _TUNED = {
 def _pairs():
   for name, settings in _TUNED.items():
     plain, projected = (
-      dataclasses.replace(
-        METHODS[name], schedule="cosine", learning_rate=rate, weight_decay=decay
+      METHODS[name].replace(
+        schedule="cosine", learning_rate=rate, weight_decay=decay
       )
       for rate, decay in settings
     )
@@ -33,8 +30,7 @@ def _pairs():
 
 _pairs_of_methods = tuple(_pairs())
 
-STUDY = dataclasses.replace(
-  schedules.STUDY,
+STUDY = schedules.STUDY.replace(
   name="optimizers",
   models_of="schedules",
   methods=tuple(method for pair in _pairs_of_methods for method in pair),

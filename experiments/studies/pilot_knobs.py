@@ -6,8 +6,6 @@ takes one H200 9 minutes; without ⊥Grad, with SGD's warm-up and cosine. It
 chooses settings, on seeds that no result is from: see PLAN.md.
 """
 
-import dataclasses
-
 from experiments.config import METHODS, Config, Study
 from experiments.tuning import named
 
@@ -26,7 +24,7 @@ STUDY = Study(
   config=Config(learning_rate=0.3),  # which pilot_rates chose
   methods=tuple(
     named(
-      dataclasses.replace(METHODS[name], schedule="cosine"),
+      METHODS[name].replace(schedule="cosine"),
       **{knob: value},
     )
     for name, (knob, values) in KNOBS.items()

@@ -6,7 +6,6 @@ takes one H200 15 minutes; each is tried without ⊥Grad and behind it. It choos
 settings, on seeds that no result is from: see PLAN.md.
 """
 
-import dataclasses
 import itertools
 
 from experiments.config import METHODS, Study, with_orthograd
@@ -28,7 +27,7 @@ BEYOND = {
 
 def _methods():
   for name, grid in GRIDS.items():
-    base = dataclasses.replace(METHODS[name], schedule="cosine")
+    base = METHODS[name].replace(schedule="cosine")
     make = lambda rate, decay, base=base: named(
       base, learning_rate=rate, weight_decay=decay
     )

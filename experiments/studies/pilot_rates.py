@@ -6,13 +6,11 @@ takes one H200 3 minutes. It chooses settings, on seeds that no result is from:
 see PLAN.md.
 """
 
-import dataclasses
-
 from experiments.config import SGD, Study, with_orthograd
 from experiments.tuning import named
 
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
-COSINE = dataclasses.replace(SGD, schedule="cosine")
+COSINE = SGD.replace(schedule="cosine")
 
 _plain = tuple(named(COSINE, learning_rate=rate) for rate in RATES)
 STUDY = Study(

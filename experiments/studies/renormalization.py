@@ -6,14 +6,11 @@ takes one H200 2:46; the renormalized ones are table1's, if it was run before.
 Expected: no difference beyond chance.
 """
 
-import dataclasses
-
 from experiments import datasets
 from experiments.config import METHODS
 from experiments.studies import table1
 
-STUDY = dataclasses.replace(
-  table1.STUDY,
+STUDY = table1.STUDY.replace(
   name="renormalization",
   models_of="table1",
   methods=(METHODS["orthograd"], METHODS["orthograd_unnormalized"]),

@@ -2,8 +2,7 @@
 
     python -m experiments run same_images
 
-takes one H200 8 minutes, after `no_temperature_tuning`. The question, and what
-follows from which answer, is in PLAN.md.
+takes one H200 8 minutes, after `no_temperature_tuning`. See PLAN.md.
 """
 
 from experiments.config import Config, Study, ensemble

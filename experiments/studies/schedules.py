@@ -3,19 +3,14 @@
     python -m experiments run schedules
 
 takes one H200 12 minutes. Its runs are the baseline of `where`, `masked`,
-`strength`, `decay` and `methods`. The question, and what follows from which
-answer, is in PLAN.md.
+`strength`, `decay` and `methods`. See PLAN.md.
 """
-
-import dataclasses
 
 from experiments import datasets
 from experiments.config import ORTHOGRAD, SGD, Study, with_orthograd
 
 # At the learning rate that pilot_rates chose.
-COSINE = dataclasses.replace(
-  SGD, name="cosine", schedule="cosine", learning_rate=0.3
-)
+COSINE = SGD.replace(name="cosine", schedule="cosine", learning_rate=0.3)
 ORTHOGRAD_COSINE = with_orthograd(COSINE)
 
 STUDY = Study(

@@ -3,11 +3,8 @@
     python -m experiments run where
 
 takes one H200 19 minutes after `schedules`, whose SGD and ⊥Grad on all
-parameters it uses. The question, and what follows from which answer, is in
-PLAN.md.
+parameters it uses. See PLAN.md.
 """
-
-import dataclasses
 
 from experiments.config import ORTHOGRAD, SGD
 from experiments.studies import schedules
@@ -19,17 +16,14 @@ _lines = tuple(
     plain,
     projected,
     *(
-      dataclasses.replace(
-        projected, name=f"{projected.name}_{where}", where=where
-      )
+      projected.replace(name=f"{projected.name}_{where}", where=where)
       for where in ("head", "body", "norms", "normed_kernels")
     ),
   )
   for plain, projected in ((SGD, ORTHOGRAD), (COSINE, ORTHOGRAD_COSINE))
 )
 
-STUDY = dataclasses.replace(
-  schedules.STUDY,
+STUDY = schedules.STUDY.replace(
   name="where",
   models_of="schedules",
   methods=tuple(method for line in _lines for method in line),

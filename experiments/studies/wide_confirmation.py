@@ -6,12 +6,9 @@ takes one H200 11:41. Expected: max logit 11.7 → 8.5 as in wide, and accuracie
 that go up and down by 2 % from epoch to epoch, around 76 %.
 """
 
-import dataclasses
-
 from experiments.studies import wide
 
-STUDY = dataclasses.replace(
-  wide.STUDY,
+STUDY = wide.STUDY.replace(
   name="wide_confirmation",
   first_seed=5,
   evaluate_every=2,

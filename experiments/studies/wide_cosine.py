@@ -2,21 +2,17 @@
 
     python -m experiments run wide_cosine
 
-takes one H200 12 minutes. The question, and what follows from which
-answer, is in PLAN.md.
+takes one H200 12 minutes. See PLAN.md.
 """
-
-import dataclasses
 
 from experiments.config import with_orthograd
 from experiments.studies import schedules, wide
 
 # The learning rate of the network's own paper.
-COSINE = dataclasses.replace(schedules.COSINE, learning_rate=0.1)
+COSINE = schedules.COSINE.replace(learning_rate=0.1)
 ORTHOGRAD_COSINE = with_orthograd(COSINE)
 
-STUDY = dataclasses.replace(
-  schedules.STUDY,
+STUDY = schedules.STUDY.replace(
   name="wide_cosine",
   config=wide.STUDY.config,
   methods=(COSINE, ORTHOGRAD_COSINE),

@@ -6,14 +6,11 @@ takes 9:09 minutes on one H200. It asks whether the precision of convolutions is
 what keeps wide from the paper's loss and accuracies.
 """
 
-import dataclasses
-
 from experiments.studies import wide
 
-STUDY = dataclasses.replace(
-  wide.STUDY,
+STUDY = wide.STUDY.replace(
   name="wide_tf32",
-  config=dataclasses.replace(wide.STUDY.config, precision="tf32"),
+  config=wide.STUDY.config.replace(precision="tf32"),
   seeds=2,
   evaluate_every=4,
   corruptions=(),

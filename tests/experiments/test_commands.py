@@ -129,6 +129,14 @@ def test_next_step_of_studies_that_share_a_folder(tmp_path):
   assert "10 runs with other methods (orthograd_unnormalized)" in line
 
 
+@pytest.mark.parametrize("name", ["cross_validation", "label_noise_tuning"])
+def test_next_step_of_studies_for_other_studies(tmp_path, name):
+  study = config.load_study(name)
+  write(tmp_path, study)
+  said = folders.next_step(study, tmp_path)
+  assert said.endswith(f"\n  python -m experiments keep {tmp_path}")
+
+
 @pytest.mark.parametrize(
   ("settings", "wanted"),
   [
@@ -195,6 +203,15 @@ def test_settings_that_no_run_can_have(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match=message):
       main(monkeypatch, capsys, *command)
   assert not list(tmp_path.glob("new/*"))
+
+
+def test_textures_are_missing(tmp_path, monkeypatch, capsys):
+  """Which is said before training, not after it."""
+  monkeypatch.setenv("ORTHOGRAD_DATA", str(tmp_path))
+  run = ("run", "quick", "--set", "corruptions=fog,frost", "--output", tmp_path)
+  with pytest.raises(SystemExit, match="textures of frost, is missing. Run"):
+    main(monkeypatch, capsys, *run)
+  assert not (tmp_path / "checkpoints").exists()
 
 
 @pytest.mark.parametrize(

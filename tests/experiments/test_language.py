@@ -1,5 +1,6 @@
 """Language: its text, its transformer in float64, and a tiny study."""
 
+import dataclasses
 import hashlib
 import math
 
@@ -77,6 +78,17 @@ def test_text(packages):
 def test_too_little_text(tmp_path):
   with pytest.raises(UserError, match="train text has 0 bytes, but needs at"):
     language.collect(TINY, [tmp_path])
+
+
+def test_rows_of_another_text(packages, tmp_path):
+  """Are not left to be trained again without a word."""
+  text = {"train": {"sha256": "another"}}
+  config = dataclasses.asdict(TINY) | {"text": text}
+  row = {"study": language.STUDY, "config": config, "config_hash": "c"}
+  row |= {"method": "adamw_weak", "seed": 1, "epoch": 4, "dataset": "clean"}
+  engine_rows.write(tmp_path / "rows.jsonl", [row | {"metrics": {}}])
+  with pytest.raises(UserError, match="another text, .* Install the same"):
+    language.run(tmp_path, TINY, (1, 2), [packages])
 
 
 def test_windows_share_no_label():

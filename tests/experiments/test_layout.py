@@ -13,7 +13,7 @@ MAY_IMPORT = {
   "registry": set(),
   "shares": set(),
   "grokking": {"engine", "rows", "standalone", "tuning"},
-  "language": {"engine", "standalone", "tuning"},
+  "language": {"engine", "rows", "standalone", "tuning"},
   "standalone": {"engine", "rows"},
   "tuning": {"config", "rows"},
   "datasets": set(),

@@ -145,9 +145,15 @@ def test_study_with_chosen_settings(rows):
     "sgd_after_t": 1.0,
     "orthograd_after_t": 1.0,
   }
-  pairs = [tuning.against_orthograd(each, ["arm"]) for each in both]
-  assert pairs[0] == (("sgd", "orthograd"), ("arm", "orthograd"))
-  assert pairs[1][0] == ("sgd_after_t", "orthograd_after_t")
+  contests = [
+    tuning.contest("test", its, SMALL, criterion, arms=("arm",))
+    for criterion in criteria
+  ]
+  assert [contest.methods for contest in contests] == both
+  assert [contest.outcome for contest in contests] == ["loss", "crossed_loss"]
+  assert contests[0].pairs == (("sgd", "orthograd"), ("arm", "orthograd"))
+  assert contests[1].pairs[0] == ("sgd_after_t", "orthograd_after_t")
+  assert all(contest.config == Config(reserve=True) for contest in contests)
   assert [method.strength for method in methods] == [0.0, 1.0, 0.0, 1.0]
 
 

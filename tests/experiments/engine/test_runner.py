@@ -306,12 +306,6 @@ def test_study_is_read_back(tmp_path):
   )
   runner._prepare(study, tmp_path)
   assert config.load_settings(tmp_path) == study
-  # As it was written before methods were data.
-  settings = json.loads((tmp_path / "study.json").read_text())
-  del settings["methods"], settings["ensembles"]
-  settings["optimizers"] = ["sgd", "orthograd"]
-  (tmp_path / "study.json").write_text(json.dumps(settings))
-  assert config.load_settings(tmp_path) == tiny.STUDY
 
 
 @pytest.fixture
@@ -672,7 +666,6 @@ def test_runs_that_were_changed(tmp_path, change):
     {"methods": [3]},
     {"methods": [{"name": "sgd", "speed": 1}]},
     {"methods": [{"name": "../x"}]},
-    {"optimizers": ["nonsense"]},
     {"seeds": None},
     {"ensembles": [[2]]},
     {"corruptions": {"fog": 1}},

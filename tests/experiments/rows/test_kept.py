@@ -1,6 +1,8 @@
 """Rows that are kept with the code."""
 
+import concurrent.futures
 import shutil
+import time
 
 from measured import row
 import pytest
@@ -27,15 +29,24 @@ def test_digests():
 @pytest.mark.mostly_slow(7)
 @pytest.mark.parametrize("study", STUDIES)
 def test_rows_are_whole(study):
+  of_one_file = study.startswith(("grokking", "language"))
   for its in kept_rows.load([study]):
-    assert its["commit"] and its["time"] and its["dataset"] != "diverged"
+    assert its["commit"] and its["time"]
     assert (its["study"] == study) == (study != "former_runs")
     if study == "former_runs":
       continue
     assert {"config", "versions", "device", "wall_time"} <= its.keys()
-    assert ("convolutions" in its) != study.startswith("grokking")
-    if "convolutions" in its and its["dataset"] != "train":
-      assert sum(its["bins"]["count"]) == 10_000
+    assert ("convolutions" in its) != of_one_file
+    if not of_one_file and its["dataset"] not in ("train", "diverged"):
+      assert sum(its["bins"]["count"]) == images(its["config"])
+
+
+def images(recipe):
+  """The number of images that a row is of."""
+  if recipe.get("evaluate_on") == "held_out":
+    data = config.Config(**recipe).data
+    return data.held_out * len(data.classes)
+  return 10_000
 
 
 def test_keep(tmp_path, capsys, monkeypatch):
@@ -60,6 +71,19 @@ def test_keep(tmp_path, capsys, monkeypatch):
   shutil.rmtree(folder)
   with pytest.raises(SystemExit, match="has no rows"):
     command.main()
+
+
+def test_several_processes_keep_rows_at_once(tmp_path, monkeypatch):
+  """And no digest is lost."""
+  into = tmp_path / "results"
+  digest = lambda path, sha256=files.sha256: time.sleep(0.1) or sha256(path)
+  monkeypatch.setattr(files, "sha256", digest)
+  for name in "abcd":
+    (tmp_path / name).mkdir()
+    rows.write(tmp_path / name / "rows.jsonl", [row(study=name)])
+  with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    list(pool.map(lambda name: kept_rows.keep([tmp_path / name], into), "abcd"))
+  assert len(kept_rows.load("abcd", into)) == 4
 
 
 def test_kept_rows_that_were_changed(tmp_path):

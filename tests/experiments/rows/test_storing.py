@@ -1,5 +1,6 @@
 """Files of rows: complete, resumable, and with checks of every byte."""
 
+import dataclasses
 import errno
 import gzip
 import hashlib
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from measured import row
 import pytest
 
+from experiments.config import SGD, Study
 from experiments.rows import Rows, RowsError, read, write
 
 # Two machines, two methods, numbers of all kinds.
@@ -216,3 +218,15 @@ def test_files_of_the_former_format(tmp_path):
   path.write_text(text + json.dumps(former[0] | {"seed": "x"}) + "\n")
   with pytest.raises(RowsError, match=f"Line {len(ROWS) + 1} .* its seed is"):
     list(read(path))
+
+
+def test_rows_from_before_a_setting(tmp_path):
+  """Have its default: a new field of Method leaves older rows valid."""
+  path, study = tmp_path / "rows.jsonl", Study("tiny", methods=(SGD,))
+  settings = dataclasses.asdict(SGD)
+  del settings["radius"]
+  write(path, [row(config_hash=study.config.hash, settings=settings)])
+  Rows(path).check_methods(study)
+  changed = study.replace(methods=(SGD.replace(radius=0.1),))
+  with pytest.raises(RowsError, match="rows of sgd with another radius"):
+    Rows(path).check_methods(changed)
