@@ -101,7 +101,7 @@ def _read_array(file: IO[bytes], size: int) -> np.ndarray:
     raise ValueError(f"it has version {version} of the .npy format")
   shape, _, dtype = readers[version](start)
   if dtype.hasobject:
-    raise ValueError("it has objects; convert them, as in labels.astype(str)")
+    raise ValueError("it has objects")
   # Entries of no size, such as empty strings, cost time, too.
   least = math.prod(shape) * max(dtype.itemsize, 1)
   if min(shape, default=0) < 0 or least > size:
@@ -117,7 +117,7 @@ def _reading(path: pathlib.Path, expected: str, remedy: str):
   except _DAMAGE as error:
     raise ValueError(
       f"{path} is not {expected}: {error}. Write it with {remedy}. Convert "
-      "objects first, as in labels.astype(str)."
+      "objects to numbers or strings first, as in labels.astype(str)."
     ) from error
 
 
@@ -166,8 +166,12 @@ def read_npz(
     files = [f"{name}.npy" for name in names & set(keys)]
     members = [archive.getinfo(x) for x in files if x in archive.NameToInfo]
     _check_size(path, sum(member.file_size for member in members))
-    with _reading(path, expected, remedy):
-      return keys, {m.filename[:-4]: _member(archive, m) for m in members}
+    arrays = {}
+    for member in members:
+      name = member.filename[:-4]
+      with _reading(path, f"{expected}, by its array {name}", remedy):
+        arrays[name] = _member(archive, member)
+    return keys, arrays
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:

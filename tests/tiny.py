@@ -5,13 +5,14 @@ As a program, it runs the study: `tiny.py FOLDER [process port]`.
 
 import dataclasses
 import functools
+import json
 import os
 import pathlib
 import sys
 
 import pytest
 
-from experiments import datasets, registry
+from experiments import datasets, registry, rows
 from experiments.config import ORTHOGRAD, SGD, Config, Run, Study
 from experiments.engine import models
 
@@ -60,6 +61,29 @@ def use(patch: pytest.MonkeyPatch) -> None:
   patch.setitem(registry.MODELS, "small", MODEL)
   tiny = dataclasses.replace(datasets.DATASETS["sample"], load=lambda: fewer)
   patch.setitem(datasets.DATASETS, "sample", tiny)
+
+
+def write(folder, study, *others):
+  """Writes the folder of a study, with rows of it and of others."""
+  folder.mkdir(exist_ok=True)
+  settings = json.dumps(dataclasses.asdict(study))
+  (folder / "study.json").write_text(settings)
+  made = rows.Rows(folder / "rows.jsonl")
+  for each in (study, *others):
+    made.append(
+      {
+        "study": each.name,
+        "config_hash": each.config.hash,
+        "config": dataclasses.asdict(each.config),
+        "method": run.method.name,
+        "settings": dataclasses.asdict(run.method),
+        "seed": run.seed,
+        "epoch": each.config.epochs,
+        "dataset": "clean",
+        "metrics": {"loss": 1.0},
+      }
+      for run in each.runs
+    )
 
 
 def main(folder: str, process: str = "0", port: str | None = None) -> None:

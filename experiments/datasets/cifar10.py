@@ -20,16 +20,8 @@ from experiments.files import brief, parse_json
 
 IMAGES = 10_000  # in a file
 CLASSES = (
-  "airplane",
-  "automobile",
-  "bird",
-  "cat",
-  "deer",
-  "dog",
-  "frog",
-  "horse",
-  "ship",
-  "truck",
+  *("airplane", "automobile", "bird", "cat", "deer"),
+  *("dog", "frog", "horse", "ship", "truck"),
 )
 DIGESTS = {
   "data_batch_1.bin": (
@@ -152,9 +144,7 @@ def _labels(content: bytes, name: str) -> np.ndarray:
     labels = parse_json(content)
   except ValueError as error:
     raise DataError(f"{name} is not valid JSON: {brief(error)}") from error
-  if not isinstance(labels, list) or not all(
-    type(label) is int and 0 <= label <= 9 for label in labels
-  ):
+  if not pickles.are_labels(labels):
     raise DataError(f"{name} is not a list of labels from 0 to 9.")
   return np.array(labels, np.uint8)
 

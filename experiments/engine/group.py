@@ -172,6 +172,8 @@ class Group:
         self.pending.append((epoch, found))
         if not self._write_finished(eta, wait=evaluated or save):
           return
+        if epoch > done + 1:
+          self._ask_for_sets()
         if save:
           checkpoints.save(epoch, state)
         if evaluated:
@@ -279,13 +281,21 @@ class Group:
         state.evaluated, *sets[dataset], clean, ensembles, own
       )
       clean = clean or found
-      # Only now: XLA times kernels while it compiles, on an idle machine.
-      sets.ask(self.study.datasets(self.study.config.epochs)[2:])
+      self._ask_for_sets()
       if before is not None:
         self._finish(epoch, *before)
       before = dataset, found
     if before is not None:
       self._finish(epoch, *before)
+
+  def _ask_for_sets(self) -> None:
+    """Has corrupted images made, in another thread.
+
+    Call it after a program has run once: XLA times kernels while it compiles,
+    on an idle machine. Programs that are compiled later wait for the sets: the
+    clean images are then the last in the queue.
+    """
+    self.shop.sets.ask(self.study.datasets(self.study.config.epochs)[2:])
 
   def _ensembles(self) -> list[tuple[str, tuple[int, ...]]]:
     """Names of the ensembles in rows, and the numbers of their runs."""

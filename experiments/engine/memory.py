@@ -1,5 +1,6 @@
 """Estimates the memory of a run, and how many runs fit on a device."""
 
+from collections.abc import Callable
 import os
 from typing import Any
 
@@ -25,13 +26,10 @@ def bytes_per_run(config: Config, method: Method, convolutions: str) -> int:
   model = train.make_model(config, convolutions)
   activations = 0  # bytes
 
-  def count(next_fun, args, kwargs, context):
+  def count(module, x, out):
     nonlocal activations
-    out = next_fun(*args, **kwargs)
-    module = context.module
     if isinstance(module, models.Conv):
       width = jnp.dtype(model.dtype).itemsize
-      x = args[0]
       patches = keeps_patches(
         convolutions, x, module.size, module.stride, module.features
       )
@@ -39,13 +37,8 @@ def bytes_per_run(config: Config, method: Method, convolutions: str) -> int:
       activations += width * int(x.size * times + out.size)
     elif isinstance(module, models.BatchNorm):
       activations += out.size * out.dtype.itemsize
-    return out
 
-  images = jnp.zeros((config.batch_size, *config.data.shape))
-  with nn.intercept_methods(count):
-    shapes = jax.eval_shape(
-      lambda key: model.init(key, images), jax.random.key(0)
-    )
+  shapes = _trace(model, (config.batch_size, *config.data.shape), count)
   kinds = models.kinds(model, shapes["params"])
   optimizer = methods.base(method.resolve(config), kinds)
   state = jax.eval_shape(optimizer.init, shapes["params"])
@@ -64,17 +57,26 @@ def products_per_image(config: Config) -> int:
   model = train.make_model(config, "grouped")
   products = 0
 
-  def count(next_fun, args, kwargs, context):
+  def count(module, x, out):
     nonlocal products
-    out = next_fun(*args, **kwargs)
-    if isinstance(context.module, models.Conv):
-      products += out.size * context.module.size**2 * args[0].shape[3]
+    if isinstance(module, models.Conv):
+      products += out.size * module.size**2 * x.shape[3]
+
+  _trace(model, (1, *config.data.shape), count)
+  return products
+
+
+def _trace(model: models.ResNet, shape: Any, see: Callable[..., None]) -> Any:
+  """Returns shapes of the variables; shows each layer's input and output."""
+
+  def spy(call, args, kwargs, context):
+    out = call(*args, **kwargs)
+    see(context.module, args[0], out)
     return out
 
-  image = jnp.zeros((1, *config.data.shape))
-  with nn.intercept_methods(count):
-    jax.eval_shape(lambda key: model.init(key, image), jax.random.key(0))
-  return products
+  with nn.intercept_methods(spy):
+    images = jnp.zeros(shape)
+    return jax.eval_shape(lambda k: model.init(k, images), jax.random.key(0))
 
 
 def device_memory() -> int:

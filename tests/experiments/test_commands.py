@@ -8,6 +8,7 @@ import sys
 import jax
 from jax._src.distributed import State
 import pytest
+from tiny import write
 
 from experiments import __main__ as command_line
 from experiments import config, rows
@@ -64,29 +65,6 @@ def test_first_epoch_has_no_estimate(monkeypatch):
   assert str(eta) == "24 s with compilation"
   eta.tick()
   assert str(eta) == "4:54 left"
-
-
-def write(folder, study, *others):
-  """The folder of a study, with rows of it and of others."""
-  folder.mkdir(exist_ok=True)
-  settings = json.dumps(dataclasses.asdict(study))
-  (folder / "study.json").write_text(settings)
-  made = rows.Rows(folder / "rows.jsonl")
-  for each in (study, *others):
-    made.append(
-      {
-        "study": each.name,
-        "config_hash": each.config.hash,
-        "config": dataclasses.asdict(each.config),
-        "method": run.method.name,
-        "settings": dataclasses.asdict(run.method),
-        "seed": run.seed,
-        "epoch": each.config.epochs,
-        "dataset": "clean",
-        "metrics": {"loss": 1.0},
-      }
-      for run in each.runs
-    )
 
 
 def test_settings_as_text():

@@ -255,7 +255,8 @@ def test_npz(digits):
 def test_npz_identity(digits, tmp_path):
   """Runs are the same wherever the file is, and others if it changes."""
   path, arrays = digits
-  copy = tmp_path / "copy.npz"
+  copy = tmp_path / "user@host" / "copy.npz"
+  copy.parent.mkdir()
   copy.write_bytes(path.read_bytes())
   config = Config(dataset=str(copy), per_class=20)
   assert config.hash == Config(dataset=str(path), per_class=20).hash
@@ -285,8 +286,14 @@ def test_npz_identity(digits, tmp_path):
     ("test_labels", lambda x: x - 1, "from 0, but has -1"),
     ("test_labels", lambda x: x + 1, "labels, from 0 to 9"),
     ("classes", lambda _: np.array(["a", "b"]), "name for each of the 10"),
+    ("mirror", lambda _: np.array("no"), "be true or false.*dtype <U2"),
+    ("mirror", lambda _: np.array([True] * 2), r"true or false.*\(2,\)"),
     ("test_labels", None, "lacks test_labels. Write it with np.savez"),
-    ("train_labels", lambda x: x.astype(object), "astype"),
+    (
+      "train_labels",
+      lambda x: x.astype(object),
+      "train_labels: it has objects",
+    ),
   ],
 )
 def test_invalid_npz(digits, tmp_path, name, change, message):

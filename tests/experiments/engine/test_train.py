@@ -2,19 +2,23 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from small_studies import (
+  SAMPLE,
+  start,
+  train_all,
+)
 import tiny
 
 from experiments import datasets, registry
-from experiments.config import Config
+from experiments.config import SGD, Config, Run
 from experiments.engine import evaluate, models, train
 from orthograd_optax import calibration, orthograd_sgd
-
-SAMPLE = datasets.load_sample()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,33 +26,6 @@ def tiny_model():
   with pytest.MonkeyPatch.context() as patch:
     patch.setitem(registry.MODELS, "small", tiny.MODEL)
     yield
-
-
-def start(method="patches", config=tiny.CONFIG, runs=tiny.RUNS, devices=(1, 1)):
-  """An engine on so many devices for runs, and for each batch."""
-  count, batch = devices
-  mesh = train.make_mesh(batch, jax.devices()[: count * batch])
-  engine = train.Engine(config, convolutions=method, mesh=mesh)
-  placed = engine.place(runs, SAMPLE.train_labels)
-  arrays = [
-    engine.replicate(x) for x in (SAMPLE.train_images, SAMPLE.train_labels)
-  ]
-  return engine, placed, arrays
-
-
-def train_all(*args, epochs=2, **options):
-  engine, runs, arrays = start(*args, **options)
-  state = engine.init(runs)
-  found = {}
-  for epoch in range(epochs):
-    state, found = engine.epoch(state, runs, epoch, *arrays)
-  return engine, state, train.gather(found)
-
-
-@pytest.fixture(scope="module")
-def trained(tiny_model):
-  del tiny_model
-  return train_all()
 
 
 def test_crop():
@@ -90,7 +67,8 @@ def test_batches():
     )(runs)
     assert parts.mix is None
     index, mask, offset, flip = map(np.asarray, parts[:4])
-    assert index.shape == (4, 5, 16) and offset.shape == (4, 5, 16, 2)
+    chex.assert_shape([index, mask, flip], (4, 5, 16))
+    chex.assert_shape(offset, (4, 5, 16, 2))
     assert mask.sum(axis=(1, 2)).tolist() == [70] * 4
     for i in range(4):
       np.testing.assert_array_equal(
@@ -104,6 +82,28 @@ def test_batches():
     assert 0.3 < flip.mean() < 0.7
     seen.append(index[0])
   assert not np.array_equal(*seen)
+  # A mirrored digit is another one.
+  digits = dataclasses.replace(tiny.CONFIG.data, mirror=False)
+  run = jax.tree.map(lambda x: x[0], runs)
+  assert not np.any(train.batches(run, 0, 16, digits).flip)
+
+
+def test_groups_share_a_program(monkeypatch):
+  """Other seeds and numbers are not traced again; another schedule is."""
+  once = chex.assert_max_traces(train.Engine._epoch, n=1)
+  monkeypatch.setattr(train.Engine, "_epoch", once)
+  engine, runs, arrays = start()
+  others = [
+    Run(dataclasses.replace(SGD, learning_rate=0.3, strength=0.5), seed)
+    for seed in range(5, 9)
+  ]
+  state = jax.eval_shape(engine.init, runs)
+  for epoch, group in ((0, runs), (3, engine.place(others, arrays[1]))):
+    engine.epoch.lower(state, group, epoch, *arrays)
+  cosine = [Run(dataclasses.replace(SGD, schedule="cosine"), 0)] * 4
+  with pytest.raises(AssertionError, match="traced > 1 times"):
+    placed = engine.place(cosine, arrays[1])
+    engine.epoch.lower(state, placed, 0, *arrays)
 
 
 def test_engine_is_a_plain_loop(trained):
@@ -158,12 +158,8 @@ def test_engine_is_a_plain_loop(trained):
         )
         loss += float(this) * len(labels) / 70
     mine = jax.tree.map(lambda x, i=number: x[i], state)
-    for ours, theirs in zip(
-      jax.tree.leaves(mine.weights),
-      jax.tree.leaves((params, stats)),
-      strict=True,
-    ):
-      np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
+    expected = train.Weights(params, stats)
+    chex.assert_trees_all_close(mine.weights, expected, rtol=2e-4, atol=2e-5)
     assert found["loss"][number] == pytest.approx(loss, rel=1e-4)
     norm = np.sqrt(sum(np.sum(np.square(x)) for x in jax.tree.leaves(params)))
     assert found["weight_norm"][number] == pytest.approx(norm, rel=1e-4)
@@ -172,9 +168,9 @@ def test_engine_is_a_plain_loop(trained):
 def test_runs_are_paired():
   engine, runs, _ = start()
   state = engine.init(runs)
-  for leaf in jax.tree.leaves(state.weights.params):
-    np.testing.assert_array_equal(leaf[0], leaf[1])
-    np.testing.assert_array_equal(leaf[2], leaf[3])
+  of = lambda run: jax.tree.map(lambda x: x[run], state.weights.params)
+  chex.assert_trees_all_equal(of(0), of(1))
+  chex.assert_trees_all_equal(of(2), of(3))
   kernel = state.weights.params["Conv_0"]["kernel"]
   assert not np.array_equal(kernel[0], kernel[2])
 
@@ -183,10 +179,8 @@ def test_runs_are_paired():
 def test_a_run_does_not_depend_on_the_others(trained):
   _, state, _ = trained
   _, alone, _ = train_all(runs=tiny.RUNS[3:])
-  for ours, theirs in zip(
-    jax.tree.leaves(alone), jax.tree.leaves(state), strict=True
-  ):
-    np.testing.assert_allclose(ours[0], theirs[3], rtol=1e-4, atol=1e-5)
+  last = jax.tree.map(lambda x: x[3:], state)
+  chex.assert_trees_all_close(alone, last, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -194,10 +188,7 @@ def test_a_run_does_not_depend_on_the_others(trained):
 def test_methods_agree(trained, method):
   _, state, found = trained
   _, other, also = train_all(method)
-  for ours, theirs in zip(
-    jax.tree.leaves(other), jax.tree.leaves(state), strict=True
-  ):
-    np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+  chex.assert_trees_all_close(other, state, rtol=1e-3, atol=1e-4)
   np.testing.assert_allclose(also["loss"], found["loss"], rtol=1e-4)
 
 
@@ -208,10 +199,7 @@ def test_devices_agree(trained):
   engine, other, also = train_all(devices=(2, 4))
   kernel = other.weights.params["Conv_0"]["kernel"]
   assert len(kernel.sharding.device_set) == 8
-  for ours, theirs in zip(
-    jax.tree.leaves(other), jax.tree.leaves(state), strict=True
-  ):
-    np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+  chex.assert_trees_all_close(other, state, rtol=1e-3, atol=1e-4)
   np.testing.assert_allclose(also["loss"], found["loss"], rtol=1e-4)
   images, labels = SAMPLE.test_images[:50], SAMPLE.test_labels[:50]
   found = evaluate.Evaluator(engine)(other.evaluated, images, labels)
@@ -227,81 +215,8 @@ def test_bfloat16_is_near(trained):
   _, _, found = trained
   config = dataclasses.replace(tiny.CONFIG, precision="bfloat16")
   _, state, also = train_all(config=config)
-  assert {x.dtype for x in jax.tree.leaves(state.weights.params)} == {
-    jnp.dtype("float32")
-  }
+  chex.assert_type(jax.tree.leaves(state.weights), jnp.float32)
   np.testing.assert_allclose(also["loss"], found["loss"], rtol=0.02)
-
-
-def test_logits_and_metrics(trained):
-  engine, state, _ = trained
-  evaluator = evaluate.Evaluator(engine)
-  images, labels = SAMPLE.test_images[:333], SAMPLE.test_labels[:333]
-  found = evaluator(state.evaluated, images, labels)
-  logits, (rows, ensembles) = found.logits, evaluate.rows(found)
-  assert not ensembles
-  assert logits.shape == (4, 333, 10) and len(rows) == 4
-  one = jax.tree.map(lambda x: x[2], state.weights)
-  expected = registry.MODELS["small"]().apply(
-    one._asdict(),
-    train.normalize(images, tiny.CONFIG.data),
-  )
-  np.testing.assert_allclose(logits[2], expected, atol=1e-4)
-  alone = evaluate.Evaluator(engine, "sequential").logits(
-    state.weights, images[:20]
-  )
-  np.testing.assert_allclose(alone, logits[:, :20], atol=1e-4)
-  row = rows[2]
-  found = calibration.evaluate(expected, labels)
-  for name, value in row["metrics"].items():
-    if name in found:
-      assert value == pytest.approx(float(found[name]), rel=1e-3)
-  for name, old in evaluate.ROW_NAMES.items():
-    value = float(found[name]) * (100 if "accuracy" in name else 1)
-    assert row["metrics"][old] == pytest.approx(value, rel=1e-3)
-  p = (
-    np.exp(np.float64(expected)) / np.exp(np.float64(expected)).sum(1)[:, None]
-  )
-  wrong = p.max(1)[p.argmax(1) != labels].mean()
-  assert row["metrics"]["wrong_confidence"] == pytest.approx(wrong, rel=1e-3)
-  temperature = float(calibration.fit_temperature(expected, labels))
-  assert row["metrics"]["temperature"] == pytest.approx(temperature, rel=1e-3)
-  scaled = calibration.evaluate(expected / temperature, labels)
-  assert row["scaled"]["loss"] == pytest.approx(float(scaled["nll"]), rel=1e-3)
-  fit, judge = calibration.split(labels)
-  half = float(calibration.fit_temperature(expected[fit], labels[fit]))
-  assert row["metrics"]["temperature_half"] == pytest.approx(half, rel=1e-3)
-  loss = calibration.nll(expected[judge] / half, labels[judge])
-  assert row["scaled_half"]["loss"] == pytest.approx(float(loss), rel=1e-3)
-  assert sum(row["bins"]["count"]) == 333
-  norm = optax.tree.norm(one.params)
-  assert row["metrics"]["weight_norm"] == pytest.approx(float(norm), rel=1e-5)
-
-
-def test_clean_temperature_and_ensembles(trained):
-  engine, state, _ = trained
-  evaluator = evaluate.Evaluator(engine)
-  labels = SAMPLE.test_labels[:333]
-  images, dark = SAMPLE.test_images[:333], SAMPLE.test_images[:333] // 3
-  pairs = ((0, 2), (1, 3))
-  clean = evaluator(state.evaluated, images, labels, None, pairs)
-  found = evaluator(state.evaluated, dark, labels, clean, pairs)
-  (*_, row), (pooled, _) = evaluate.rows(found)
-  fit, judge = calibration.split(labels)
-  for content, which in ((row, 3), (pooled, 4)):
-    temperature = float(
-      calibration.fit_temperature(clean.logits[which][fit], labels[fit])
-    )
-    loss = calibration.nll(
-      found.logits[which][judge] / temperature, labels[judge]
-    )
-    assert content["scaled_clean"]["loss"] == pytest.approx(
-      float(loss), rel=1e-3
-    )
-  p = jax.nn.softmax(found.logits[:4])
-  np.testing.assert_allclose(
-    jnp.exp(found.logits[4]), (p[0] + p[2]) / 2, rtol=1e-4, atol=1e-6
-  )
 
 
 def test_what_can_not_be():

@@ -4,7 +4,7 @@ import dataclasses
 import sys
 
 import pytest
-from test_commands import write
+from tiny import write
 
 from experiments import __main__ as command_line
 from experiments import config, rows
