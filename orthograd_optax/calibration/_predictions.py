@@ -100,8 +100,12 @@ def check_all(
         "must be below ∞, and not all −∞ in a row. Find out where the row "
         "comes from, or leave it out."
       )
-    of_place = (None if x is None else x[place] for x in (groups, fit))
-    runs.append(_run(of_seed, its_labels, rows[place], *of_place, split_seed))
+    its_groups, to_fit = (
+      None if x is None else x[place] for x in (groups, fit)
+    )
+    runs.append(
+      _run(of_seed, its_labels, rows[place], its_groups, to_fit, split_seed)
+    )
   number = runs[0].logits.shape[1]
   names = [str(c) for c in (range(number) if classes is None else classes)]
   if len(names) != number:
