@@ -132,6 +132,8 @@ def test_many_classes_are_accurate_without_a_copy():
   [
     ("aurc", jnp.float32),
     ("fit_temperature", jnp.float32),
+    ("classwise_ece", jnp.float32),
+    ("brier_decomposition", jnp.float32),
     ("evaluate", jnp.bfloat16),
     ("ks_calibration_error", jnp.bfloat16),
   ],
