@@ -45,13 +45,13 @@ def measure(
       start = time.perf_counter()
       jax.block_until_ready(program(logits, labels))
       seconds[name] = min(seconds[name], time.perf_counter() - start)
-  found = {}
+  measured = {}
   for name, program in compiled.items():
     memory = program.memory_analysis()
     sizes = "argument", "output", "temp"
     peak = sum(getattr(memory, f"{x}_size_in_bytes") for x in sizes)
-    found[name] = seconds[name], float(peak)
-  return found
+    measured[name] = seconds[name], float(peak)
+  return measured
 
 
 def table(measured: dict[str, tuple[float, float]]) -> str:

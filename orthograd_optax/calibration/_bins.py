@@ -371,8 +371,9 @@ def by_class(examples, num_bins, binning, threshold=0.0) -> Reliability:
   check_bins(num_bins)
   edges = _width_edges(num_bins, z.dtype)
   axes = tuple(range(z.ndim - 1))
-  index = jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 1)
   kept = keep.reshape(*z.shape[:-1], 1)
+  # Not of the shape of the logits: XLA would store it before the loop.
+  index = jnp.arange(x.classes).reshape((1,) * len(axes) + (-1,))
 
   def one_bin(ends):
     low, high = ends

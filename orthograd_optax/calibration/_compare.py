@@ -68,6 +68,7 @@ def compare(
   names: tuple[str, str] = ("old", "new"),
   classes: Sequence[Any] | None = None,
   seeds: Any = None,
+  where: Any = None,
   num_bins: int = 10,
   resamples: int = 1000,
   level: float = 0.95,
@@ -85,7 +86,8 @@ def compare(
     labels: as for :func:`report`.
     names: names of the old and the new model.
     classes: names of the classes, in the order of the columns.
-    seeds: training seed of each row, of shape (examples,).
+    seeds: training seed of each row, as for :func:`report`.
+    where: examples that count, as for :func:`report`.
     num_bins: number of bins of the ECEs and of the diagrams.
     resamples: number of bootstrap resamples.
     level: confidence level of all intervals.
@@ -121,7 +123,9 @@ def compare(
     )
   options = num_bins, resamples, random_seed
   samples = [
-    _predictions.check_all(x, labels, classes, seeds).samples(options)
+    _predictions.check_all(x, labels, classes, seeds, where=where).samples(
+      options
+    )
     for x in (old, new)
   ]
   described = [[_resampling.describe(s) for s in model] for model in samples]

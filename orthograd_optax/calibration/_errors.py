@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import erf
 
 from orthograd_optax.calibration import _bins, _inputs
 
@@ -288,7 +287,7 @@ def debiased_ece(
   sigma = jnp.sqrt(bins.accuracy * (1 - bins.accuracy) / count)
   ratio = gap / jnp.where(sigma > 0, sigma, 1)
   folded = sigma * math.sqrt(2 / math.pi) * jnp.exp(-(ratio**2) / 2)
-  folded += gap * jnp.where(sigma > 0, erf(ratio / math.sqrt(2)), 1)
+  folded += gap * jnp.where(sigma > 0, jax.lax.erf(ratio / math.sqrt(2)), 1)
   weight = bins.count.astype(logits.dtype) / jnp.asarray(
     logits.number, logits.dtype
   )

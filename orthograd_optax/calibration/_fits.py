@@ -10,10 +10,9 @@ from scipy import optimize
 
 from orthograd_optax.calibration import _inputs
 from orthograd_optax.calibration._recalibrators import KINDS, Recalibrator
+from orthograd_optax.calibration._sample import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 Method = Literal["temperature", "vector", "isotonic", "platt"]
-
-_MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-8, 1e8
 
 
 @_inputs.suggesting
@@ -143,11 +142,11 @@ def best_temperature(examples: _inputs.Examples) -> jax.Array:
     too_cold = examples.sum(slopes.ravel()) > 0
     return jnp.where(too_cold, middle, cold), jnp.where(too_cold, hot, middle)
 
-  bounds = jnp.asarray((_MIN_TEMPERATURE, _MAX_TEMPERATURE), dtype)
+  bounds = jnp.asarray((MIN_TEMPERATURE, MAX_TEMPERATURE), dtype)
   steps = 6 + jnp.finfo(dtype).nmant
   cold, hot = jax.lax.fori_loop(0, steps, halve, tuple(bounds))
   # If the upper bound never moved, it is the answer.
-  temperature = jnp.where(hot == _MAX_TEMPERATURE, hot, cold)
+  temperature = jnp.where(hot == MAX_TEMPERATURE, hot, cold)
   alike, impossible = examples.flat, (gap == jnp.inf).ravel()
   if examples.keep is not None:
     alike, impossible = alike | ~examples.keep, impossible & examples.keep

@@ -4,9 +4,14 @@ import jax
 from jax import Array
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-import optax
 
-_cross_entropy = optax.softmax_cross_entropy_with_integer_labels
+# optax is imported by its first use: reports don't need it, and wait for it.
+
+
+def _cross_entropy(logits: Array, labels: Array) -> Array:
+  import optax
+
+  return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
 
 
 def smoothed(
@@ -139,6 +144,8 @@ def logit_norm(
   References:
     `Wei et al, 2022 <https://arxiv.org/abs/2205.09310>`_
   """
+  import optax
+
   # In float16, squares overflow and 1e-7 is lost.
   wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   # The gradient of the plain norm is NaN at 0.

@@ -20,7 +20,7 @@ class Run(NamedTuple):
 
   logits: np.ndarray  # of shape (examples, classes)
   labels: np.ndarray
-  rows: np.ndarray  # the row of each example in the input
+  rows: np.ndarray  # the row of each example in the input, if that is flat
   groups: np.ndarray | None  # the index of each example's group
   to_fit: tuple[np.ndarray, np.ndarray] | None  # None: too few examples
   held_out: tuple[np.ndarray, np.ndarray] | None
@@ -46,6 +46,7 @@ def check_all(
   groups: Any = None,
   fit: Any = None,
   split_seed: int = 0,
+  where: Any = None,
 ) -> Predictions:
   """Checks the arguments of :func:`report`, and divides them into runs."""
   logits = _inputs.as_array(logits)
@@ -62,37 +63,49 @@ def check_all(
         f"{reprlib.repr(name)} more than once. Rename one."
       )
   labels = _named(labels, classes)
-  if logits.ndim == 3:
+  of_seeds = logits.ndim == 3 and labels.ndim == 1
+  if of_seeds:
     if seeds is not None or len(logits) == 0:
       raise ValueError(
         f"logits of shape {logits.shape} have seeds on their first axis. Give "
         "at least one seed, and leave out the argument seeds."
       )
-    places = [np.arange(logits.shape[1])] * len(logits)
-    pairs = [as_numpy(one, labels) for one in logits]
-  else:
-    pair = as_numpy(logits, labels)
-    places = _by_seed(seeds, len(pair[1]))
-    pairs = [(pair[0][i], pair[1][i]) for i in places]
-  _refuse_probabilities(logits)
-  examples = logits.shape[-2] if logits.ndim == 3 else len(logits)
+  pairs = [
+    as_numpy(one, labels, where) for one in (logits if of_seeds else [logits])
+  ]
+  columns = logits.shape[-1] if logits.ndim > 1 else 1
+  for of_seed, _ in pairs:
+    _refuse_probabilities(of_seed[:, -columns:])
+  keep = np.ones(labels.shape, bool) if where is None else np.asarray(where)
+  rows = np.flatnonzero(keep)
+  places = [slice(None)] * len(pairs)
+  if seeds is not None:
+    seeds = _per_example("seeds", seeds, keep, "the seed of each row")
+    places = _by_seed(seeds, rows)
+    [(z, y)] = pairs
+    pairs = [(z[i], y[i]) for i in places]
   group_names = []
   if groups is not None:
     content = "the name of each example's group"
-    groups = _per_example("groups", groups, examples, content).astype(str)
+    groups = _per_example("groups", groups, keep, content).astype(str)
     group_names, groups = np.unique(groups, return_inverse=True)
   if fit is not None:
-    fit = _per_example("fit", fit, examples, "True for the examples to fit on")
+    fit = _per_example("fit", fit, keep, "True for the examples to fit on")
   runs = []
   for (of_seed, its_labels), place in zip(pairs, places, strict=True):
     if not (defined := has_softmax(of_seed)).all():
       row = int(np.argmin(defined))
       raise ValueError(
-        f"logits[{place[row]}] has no softmax: {of_seed[row]}. Logits must be "
-        "below ∞, and not all −∞ in a row. Find out where the row comes from, "
-        "or leave it out."
+        f"logits[{rows[place][row]}] has no softmax: {of_seed[row]}. Logits "
+        "must be below ∞, and not all −∞ in a row. Find out where the row "
+        "comes from, or leave it out."
       )
-    runs.append(_run(of_seed, its_labels, place, groups, fit, split_seed))
+    its_groups, to_fit = (
+      None if x is None else x[place] for x in (groups, fit)
+    )
+    runs.append(
+      _run(of_seed, its_labels, rows[place], its_groups, to_fit, split_seed)
+    )
   number = runs[0].logits.shape[1]
   names = [str(c) for c in (range(number) if classes is None else classes)]
   if len(names) != number:
@@ -100,21 +113,23 @@ def check_all(
       f"classes must have one name for each of the {number} columns of logits, "
       f"in order, but has {len(names)} names."
     )
-  columns = logits.shape[-1] if logits.ndim > 1 else 1
   return Predictions(runs, names, list(map(str, group_names)), columns)
 
 
-def as_numpy(logits: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-  """Checks both, and returns them as NumPy arrays; logits have two axes."""
+def as_numpy(
+  logits: Any, labels: Any, where: Any = None
+) -> tuple[np.ndarray, np.ndarray]:
+  """Checks the arguments, and returns the examples that count in NumPy.
+
+  Logits have the shape (examples, classes), also if labels have several axes.
+  """
   logits, labels = _inputs.as_array(logits), np.asarray(labels)
+  where = None if where is None else np.asarray(where)
   # Trace the check: it then compiles nothing.
-  jax.eval_shape(lambda z: _inputs.check_pair(z, labels), logits)
-  logits = np.asarray(logits)
-  if logits.dtype.kind in "iu":
-    logits = logits.astype(np.float64)
-  if logits.ndim == 1 or logits.shape[1] == 1:
-    scores = logits.ravel()
-    logits = np.stack([np.zeros_like(scores), scores], axis=1)
+  jax.eval_shape(lambda z: _inputs.check_pair(z, labels, where), logits)
+  if where is not None and not where.any():
+    raise ValueError("where must be True for some examples, but is all False.")
+  logits, labels = _inputs.rows(logits, labels, where)
   return logits, labels.astype(np.int64)
 
 
@@ -155,18 +170,16 @@ def check_draws(resamples: Any, level: Any) -> None:
     raise ValueError(f"level must be between 0 and 1, but is {level}.")
 
 
-def _run(logits, labels, place, groups, fit, split_seed) -> Run:
-  groups = None if groups is None else groups[place]
+def _run(logits, labels, rows, groups, fit, split_seed) -> Run:
   if fit is not None:
-    to_fit, others = fit[place], ~fit[place]
-    if not to_fit.any() or to_fit.all():
+    if not fit.any() or fit.all():
       raise ValueError(
         "fit must leave some examples to fit on and some to evaluate on, but "
-        f"has {int(to_fit.sum())} of {to_fit.size} examples."
+        f"has {int(fit.sum())} of {fit.size} examples."
       )
-    pairs = [(logits[m], labels[m]) for m in (to_fit, others)]
-    (logits, labels), place = pairs[1], place[others]
-    groups = None if groups is None else groups[others]
+    pairs = [(logits[m], labels[m]) for m in (fit, ~fit)]
+    (logits, labels), rows = pairs[1], rows[~fit]
+    groups = None if groups is None else groups[~fit]
   elif len(labels) >= 2 * MIN_TO_FIT:
     halves = _fits.split(labels, random_seed=split_seed)
     pairs = [(logits[i], labels[i]) for i in halves]
@@ -174,7 +187,7 @@ def _run(logits, labels, place, groups, fit, split_seed) -> Run:
     pairs = None
   if pairs is None or len(pairs[0][1]) < MIN_TO_FIT:
     pairs = None, None
-  return Run(logits, labels, place, groups, *pairs)
+  return Run(logits, labels, rows, groups, *pairs)
 
 
 def _named(labels: Any, classes: Sequence[Any] | None) -> Any:
@@ -197,26 +210,27 @@ def _named(labels: Any, classes: Sequence[Any] | None) -> Any:
   return np.array([index[name] for name in names])
 
 
-def _per_example(name: str, x: Any, examples: int, content: str) -> np.ndarray:
+def _per_example(
+  name: str, x: Any, keep: np.ndarray, content: str
+) -> np.ndarray:
+  """Checks x, and returns its values for the examples that count."""
   x = np.asarray(x)
-  if x.shape != (examples,) or (name == "fit" and x.dtype != np.bool_):
+  if x.shape != keep.shape or (name == "fit" and x.dtype != np.bool_):
     dtypes = (f" and dtype {x.dtype}", "booleans of shape ")
     given, expected = dtypes if name == "fit" else ("", "")
     raise ValueError(
       f"{name} has shape {x.shape}{given}, but must be {expected}"
-      f"{(examples,)}. Give {content}."
+      f"{keep.shape}. Give {content}."
     )
-  return x
+  return x[keep]
 
 
-def _by_seed(seeds: Any, examples: int) -> list[np.ndarray]:
-  if seeds is None:
-    return [np.arange(examples)]
-  seeds = _per_example("seeds", seeds, examples, "the seed of each row")
+def _by_seed(seeds: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
+  """Returns the places of each seed's examples among those that count."""
   if seeds.dtype.kind == "f" and np.isnan(seeds).any():
     raise ValueError(
-      f"seeds[{int(np.argmax(np.isnan(seeds)))}] is NaN. Give the seed of each "
-      "row, or leave the row out."
+      f"seeds[{rows[np.argmax(np.isnan(seeds))]}] is NaN. Give the seed of "
+      "each row, or leave the row out."
     )
   return [np.flatnonzero(seeds == s) for s in np.unique(seeds)]
 

@@ -103,6 +103,7 @@ def report(
   groups: Any = None,
   seeds: Any = None,
   fit: Any = None,
+  where: Any = None,
   metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
   num_bins: int = 10,
   resamples: int = 1000,
@@ -116,17 +117,21 @@ def report(
     logits: array of shape (examples, classes), or (seeds, examples, classes)
       for several seeds. For two classes, the logit of the second class is
       enough, of shape (examples,) or (examples, 1). If you have probabilities,
-      pass ``from_probabilities(probabilities)``.
+      pass ``from_probabilities(probabilities)``. For tokens, logits of shape
+      (batch, tokens, classes) with labels of shape (batch, tokens): each token
+      is an example, and intervals take tokens as independent.
     labels: the index of each example's class, of shape (examples,); or its
       name, if you give ``classes``.
     classes: names of the classes, in the order of the columns.
-    groups: name of each example's group, of shape (examples,).
-    seeds: training seed of each row, of shape (examples,). With several seeds,
-      numbers are means over seeds, and intervals are over seeds.
-    fit: booleans of shape (examples,): ``True`` for examples to fit
+    groups: name of each example's group, in the shape of the labels.
+    seeds: training seed of each row, in the shape of the labels. With several
+      seeds, numbers are means over seeds, and intervals are over seeds.
+    fit: booleans in the shape of the labels: ``True`` for examples to fit
       recalibrators on, such as a validation set. All numbers then describe the
       other examples. By default, recalibrators are fitted on one half of the
       examples and evaluated on the other; other numbers describe all examples.
+    where: booleans in the shape of the labels: ``False`` for examples to leave
+      out, such as padding.
     metrics: more metrics to report, by name: functions of (logits, labels),
       called once for each resample.
     num_bins: number of bins of the ECEs and of the diagram.
@@ -156,7 +161,7 @@ def report(
   _bins.check_bins(num_bins)
   _check_metrics(metrics)
   predictions = _predictions.check_all(
-    logits, labels, classes, seeds, groups, fit, random_seed
+    logits, labels, classes, seeds, groups, fit, random_seed, where
   )
   options = num_bins, resamples, random_seed
   runs, samples = predictions.runs, predictions.samples(options)

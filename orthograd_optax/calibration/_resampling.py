@@ -21,6 +21,7 @@ def bootstrap(
   logits: Any,
   labels: Any,
   *,
+  where: Any = None,
   resamples: int = 1000,
   level: float = 0.95,
   random_seed: int = 0,
@@ -45,8 +46,10 @@ def bootstrap(
   Args:
     metric: a function of (logits, labels), such as :func:`ece`, or
       ``functools.partial(ece, num_bins=15)``. It may use JAX or NumPy.
-    logits: array of shape (examples, classes).
-    labels: integer array of shape (examples,).
+    logits, labels, where: as for :func:`ece`. The metric is called with the
+      examples that count: logits of shape (examples, classes), labels of shape
+      (examples,). Tokens of one sequence are taken as independent. If they
+      depend on each other, the interval is too narrow.
     resamples: number of resamples.
     level: the confidence level.
     random_seed: seed of the draws.
@@ -70,7 +73,7 @@ def bootstrap(
     Davison and Hinkley, Bootstrap Methods and their Application, 1997
   """
   _predictions.check_draws(resamples, level)
-  logits, labels = _predictions.as_numpy(logits, labels)
+  logits, labels = _predictions.as_numpy(logits, labels, where)
   name, options = find(metric)
   draws = {"resamples": resamples, "random_seed": random_seed}
   if name is None or not _predictions.has_softmax(logits).all():

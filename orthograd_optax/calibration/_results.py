@@ -40,7 +40,8 @@ class ConfidentError:
   """A wrong prediction.
 
   Attributes:
-    row: row of the example in the input.
+    row: row of the example in the input; its index in the raveled labels, if
+      these have several axes.
     label: name of its class.
     predicted: name of the predicted class.
     confidence: confidence of the prediction.

@@ -1,6 +1,5 @@
 """Options that are refused or accepted, and what errors and warnings say."""
 
-import inspect
 from typing import Any
 import warnings
 
@@ -15,7 +14,6 @@ import pytest
 import reference
 
 from orthograd_optax import (
-  alignment,
   orthograd,
   orthograd_adamw,
   orthograd_sgd,
@@ -134,14 +132,14 @@ def test_traced_renormalize():
 @pytest.mark.parametrize(
   "value", [jnp.array(1), jnp.ones(2), np.ones(2)], ids=["0d", "1d", "NumPy"]
 )
-def test_array_as_a_partition(value):
+def test_array_as_group_by(value):
   with pytest.raises(ValueError) as error:
     orthograd(group_by=value)
   rule = "group_by must be 'leaf', 'layer', 'global' or a callable"
   assert_words(error, rule, repr(value), "name group_by in static_args")
 
 
-def test_injected_callable_partition():
+def test_injected_callable_group_by():
   def together(path=(), leaf=None):  # the count is taken for a path
     del path, leaf
     return 0
@@ -635,220 +633,6 @@ def test_complex_leaves_are_pairs_of_real_ones(group_by):
   )
   wrong = split(update(transform, grads, params)[0])
   assert np.abs(wrong["w"] - want["w"]).max() > 0.1 * np.abs(want["w"]).max()
-
-
-# The optimizers.
-
-
-@pytest.mark.parametrize("dtype", [None, jnp.bfloat16, jnp.float16], ids=str)
-def test_accumulator_dtype(dtype):
-  optimizer = orthograd_sgd(0.1, momentum=0.9, accumulator_dtype=dtype)
-  state = optimizer.init(PARAMS)
-  _, after = optimizer.update(GRADS, state, PARAMS)
-  updates, last = optimizer.update(GRADS, after, PARAMS)
-  for each in (state, after, last):
-    trace = jax.tree.leaves(optax.tree.get(each, "trace"))
-    assert {x.dtype for x in trace} == {jnp.dtype(dtype or jnp.float32)}
-  want, _ = update(orthograd_sgd(0.19))
-  chex.assert_trees_all_close(updates, want, rtol=2e-2)
-
-
-ADAMW: dict[str, Any] = dict(
-  b1=0.8,
-  b2=0.95,
-  eps=1e-6,
-  eps_root=1e-9,
-  mu_dtype=jnp.bfloat16,
-  weight_decay=0.1,
-  nesterov=True,
-)
-PROJECTION: dict[str, Any] = dict(
-  renormalize=False,
-  strength=0.5,
-  group_by="global",
-  batch_axes=None,
-  mask=lambda tree: jax.tree.map(lambda x: x.ndim > 1, tree),
-  diagnostics=True,
-)
-
-
-def three_steps(optimizer):
-  @jax.jit
-  def step(params, state):
-    grads = jax.tree.map(jnp.cos, params)
-    updates, state = optimizer.update(grads, state, params)
-    return optax.apply_updates(params, updates), state
-
-  params, state = PARAMS, optimizer.init(PARAMS)
-  for _ in range(3):
-    params, state = step(params, state)
-  return params, state
-
-
-def for_adamw(options: dict[str, Any]) -> dict[str, Any]:
-  renamed = {"mask": "projection_mask", "eps": "projection_eps"}
-  return {renamed.get(k, k): v for k, v in options.items()}
-
-
-def test_orthograd_adamw_takes_the_arguments_of_adamw():
-  """In the same places and with the same meaning; others are keywords."""
-  names = list(inspect.signature(optax.adamw).parameters)
-  ours = inspect.signature(orthograd_adamw).parameters
-  assert list(ours)[: len(names)] == names
-  others = list(ours.values())[len(names) :]
-  assert all(it.kind is it.KEYWORD_ONLY for it in others)
-  # Ported from optax, ``mask`` still says which parameters decay.
-  biases = lambda tree: jax.tree.map(lambda x: x.ndim < 2, tree)
-  options: dict[str, Any] = dict(weight_decay=0.5, mask=biases)
-  chained = optax.chain(orthograd(), optax.adamw(0.1, **options))
-  chex.assert_trees_all_close(
-    three_steps(orthograd_adamw(0.1, **options)), three_steps(chained)
-  )
-
-
-def test_orthograd_adamw():
-  decayed = lambda tree: jax.tree.map(lambda x: x.ndim < 2, tree)
-  rates = optax.linear_schedule(0.1, 0.01, 3)
-  ours = orthograd_adamw(
-    rates, mask=decayed, **ADAMW, **for_adamw(PROJECTION | {"eps": 0.1})
-  )
-  chained = optax.chain(
-    orthograd(eps=0.1, **PROJECTION),
-    optax.adamw(rates, mask=decayed, **ADAMW),
-  )
-  chex.assert_trees_all_close(three_steps(ours), three_steps(chained))
-  # Each option matters: without it, the result is another.
-  for name in ("renormalize", "strength", "group_by", "mask"):
-    fewer = {k: v for k, v in PROJECTION.items() if k != name} | {"eps": 0.1}
-    other = orthograd_adamw(rates, mask=decayed, **ADAMW, **for_adamw(fewer))
-    pair = three_steps(other)[0], three_steps(ours)[0]
-    same = jax.tree.map(lambda x, y: bool(jnp.all(x == y)), *pair)
-    assert not all(jax.tree.leaves(same)), name
-
-
-def test_orthograd_adamw_by_default():
-  chained = optax.chain(orthograd(), optax.adamw(0.1))
-  chex.assert_trees_all_close(
-    three_steps(orthograd_adamw(0.1)), three_steps(chained)
-  )
-
-
-def test_orthograd_adamw_with_injected_hyperparameters():
-  factory = optax.inject_hyperparams(
-    orthograd_adamw, static_args=("projection_mask", "mu_dtype")
-  )
-  rates = optax.linear_schedule(0.1, 0.01, 3)
-  options = ADAMW | for_adamw(PROJECTION)
-  params, state = three_steps(factory(rates, **options))
-  want, _ = three_steps(orthograd_adamw(rates, **options))
-  chex.assert_trees_all_close(params, want, rtol=1e-3)
-  changeable = {"learning_rate", "b1", "weight_decay", "strength"}
-  assert changeable <= set(state.hyperparams)
-
-
-# Diagnostics.
-
-
-def test_read_diagnostics_of_one_instance():
-  for optimizer in (
-    orthograd(diagnostics=True),
-    optax.chain(optax.clip(1e3), orthograd(diagnostics=True), optax.adam(0.1)),
-    orthograd_sgd(0.1, momentum=0.9, diagnostics=True),
-    optax.inject_hyperparams(orthograd_adamw)(0.1, diagnostics=True),
-  ):
-    _, state = update(optimizer)
-    found = read_diagnostics(state)
-    assert set(found) == {"a/kernel", "a/bias", "b/kernel"}
-    w, g = (reference.real64(t["a"]["kernel"]) for t in (PARAMS, GRADS))
-    cosine = np.sum(w * g) / reference.norm(w) / reference.norm(g)
-    each = found["a/kernel"]
-    np.testing.assert_allclose(each.cosine, cosine, rtol=1e-5)
-    assert not each.gate_closed and found["a/bias"].gate_closed  # parallel
-
-
-def test_read_diagnostics_of_instances_with_distinct_names():
-  labels = {"a": "hard", "b": "soft"}
-  optimizer = optax.partition(
-    {
-      "hard": orthograd(diagnostics=True),
-      "soft": orthograd(diagnostics=True, strength=0.5),
-    },
-    labels,
-  )
-  found = read_diagnostics(update(optimizer)[1])
-  assert set(found) == {"a/kernel", "a/bias", "b/kernel"}
-  hard = read_diagnostics(update(orthograd(diagnostics=True))[1])
-  chex.assert_trees_all_equal(found, hard)  # before the projection
-
-
-def test_read_diagnostics_of_instances_with_clashing_names():
-  both = optax.chain(
-    orthograd(diagnostics=True, group_by="global"),
-    optax.scale(2.0),
-    orthograd(diagnostics=True, group_by="global"),
-  )
-  found = read_diagnostics(update(both)[1])
-  assert set(found) == {"[0] all", "[2] all"}
-  assert abs(found["[0] all"].cosine) > 0.01
-  assert abs(found["[2] all"].cosine) < 1e-6  # already projected
-
-
-@pytest.mark.parametrize(
-  "optimizer", [orthograd(), orthograd(strength=RAMP), optax.sgd(0.1)]
-)
-def test_read_diagnostics_where_there_are_none(optimizer):
-  state = optimizer.init(PARAMS)
-  with pytest.raises(ValueError) as error:
-    read_diagnostics(state)
-  assert_words(error, f"no diagnostics in this {type(state).__name__}")
-  assert_words(error, "orthograd(diagnostics=True)")
-
-
-def watched_linear():
-  """A Flax NNX optimizer after one step, and its wanted diagnostics."""
-  nnx = pytest.importorskip("flax.nnx")
-  model = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
-  transform = optax.chain(orthograd(diagnostics=True), optax.sgd(0.1))
-  optimizer = nnx.Optimizer(model, transform, wrt=nnx.Param)
-  grads = nnx.grad(lambda m: jnp.sum(m(jnp.ones((4, 3))) ** 2))(model)
-  arrays = {"kernel": model.kernel[...], "bias": model.bias[...]}
-  want = alignment({k: grads[k][...] for k in arrays}, arrays).cosine
-  optimizer.update(model, grads)
-  return nnx, optimizer, want
-
-
-def test_read_diagnostics_of_flax_nnx():
-  """As plain arrays, which can be formatted and compared."""
-  nnx, optimizer, want = watched_linear()
-  for state in (optimizer, optimizer.opt_state, nnx.state(optimizer)):
-    found = read_diagnostics(state)
-    assert f"{found['kernel'].cosine:.6f}" == f"{want['kernel']:.6f}"
-    assert not found["kernel"].gate_closed
-    assert isinstance(found["bias"].gate_closed, jax.Array)
-
-
-def test_read_diagnostics_that_orbax_restored(tmp_path):
-  """Without a target, it returns dictionaries and lists."""
-  orbax = pytest.importorskip("orbax.checkpoint")
-  optimizer = optax.chain(orthograd(diagnostics=True), optax.sgd(0.1, 0.9))
-  _, state = update(optimizer)
-  with orbax.StandardCheckpointer() as checkpointer:
-    checkpointer.save(tmp_path / "state", state)
-    checkpointer.wait_until_finished()
-    with warnings.catch_warnings():
-      warnings.simplefilter("ignore")
-      restored = checkpointer.restore(tmp_path / "state")
-  assert isinstance(restored, list)
-  chex.assert_trees_all_equal(
-    read_diagnostics(restored), read_diagnostics(state)
-  )
-
-
-def test_read_diagnostics_of_parameters_with_the_names_of_fields():
-  params = {"cosine": {"w": jnp.ones(3)}, "gate_closed": {"w": jnp.ones(3)}}
-  optimizer = optax.chain(orthograd(diagnostics=True), optax.sgd(0.1, 0.9))
-  _, state = update(optimizer, params, params)
-  assert set(read_diagnostics(state)) == {"cosine/w", "gate_closed/w"}
 
 
 # Derivatives, of which (w, g) → ĝ is homogeneous: of degree 0 in w, 1 in g.

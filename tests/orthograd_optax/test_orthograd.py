@@ -1,6 +1,4 @@
-"""The options of orthograd, orthograd_sgd and alignment, and their errors."""
-
-import inspect
+"""The options of orthograd, and their errors."""
 
 import chex
 from hypothesis import given
@@ -12,7 +10,7 @@ import optax
 import pytest
 import reference
 
-from orthograd_optax import alignment, orthograd, orthograd_sgd
+from orthograd_optax import orthograd, orthograd_sgd
 
 ignore_single_entries = pytest.mark.filterwarnings(
   "ignore:orthograd can never move"
@@ -58,23 +56,23 @@ def assert_close(got, want):
 # Which leaves form a vector.
 
 
-def test_leaf_partition():
+def test_group_by_leaf():
   want = jax.tree.map(project_together, PARAMS, GRADS)
   assert_close(update(orthograd())[0], want)
 
 
-def test_layer_partition():
+def test_group_by_layer():
   want = {k: project_together(PARAMS[k], GRADS[k]) for k in PARAMS}
   assert_close(update(orthograd(group_by="layer"))[0], want)
 
 
-def test_global_partition():
+def test_group_by_global():
   want = project_together(PARAMS, GRADS)
   assert_close(update(orthograd(group_by="global"))[0], want)
   assert_close(update(optax.flatten(orthograd()))[0], want)
 
 
-def test_callable_partition():
+def test_group_by_callable():
   def kind(path, leaf):
     assert leaf.shape
     return path[-1].key == "kernel"
@@ -244,117 +242,6 @@ def test_names_that_would_clash():
   params = {"a/b": jnp.ones(2), "a": {"b": jnp.ones(2)}}
   _, state = update(orthograd(diagnostics=True), params, params)
   assert set(optax.tree.get(state, "cosine")) == {"['a/b']", "['a']['b']"}
-
-
-# The optimizer of the papers.
-
-
-def torch_like_sgd(w, grads, lr, momentum, nesterov, decay, **options):
-  """⊥Grad, then torch's SGD as its documentation states it, in float64."""
-  trace = None
-  for g in grads:
-    g = reference.project(w, g, **options) + decay * w
-    if momentum:
-      trace = g if trace is None else momentum * trace + g
-      g = g + momentum * trace if nesterov else trace
-    w = w - lr * g
-  return w
-
-
-def test_orthograd_sgd_takes_the_arguments_of_sgd():
-  """In the same places; what it has besides must be named."""
-  names = list(inspect.signature(optax.sgd).parameters)
-  ours = inspect.signature(orthograd_sgd).parameters
-  assert list(ours)[: len(names)] == names
-  others = list(ours.values())[len(names) :]
-  assert all(it.kind is it.KEYWORD_ONLY for it in others)
-
-
-@pytest.mark.parametrize("nesterov", [False, True])
-@pytest.mark.parametrize("momentum", [None, 0.9])
-@pytest.mark.parametrize("renormalize", [False, True])
-def test_orthograd_sgd(momentum, nesterov, renormalize):
-  rng = np.random.default_rng(0)
-  start, grads = rng.standard_normal(7), rng.standard_normal((20, 7))
-  want = torch_like_sgd(
-    start, grads, 0.1, momentum, nesterov, 0.05, renormalize=renormalize
-  )
-  with jax.enable_x64(True):
-    optimizer = orthograd_sgd(
-      0.1, momentum, nesterov, weight_decay=0.05, renormalize=renormalize
-    )
-    w = jnp.asarray(start)
-    state = optimizer.init(w)
-    for g in grads:
-      updates, state = optimizer.update(jnp.asarray(g), state, w)
-      w = optax.apply_updates(w, updates)
-  np.testing.assert_allclose(w, want, rtol=1e-12)
-
-
-def test_orthograd_sgd_equals_torch():
-  torch = pytest.importorskip("torch")
-  rng = np.random.default_rng(0)
-  start, grads = rng.standard_normal((5, 3)), rng.standard_normal((20, 5, 3))
-  w = torch.tensor(start, requires_grad=True)
-  sgd = torch.optim.SGD([w], lr=0.1, momentum=0.9, weight_decay=0.05)
-  for g in grads:
-    w.grad = torch.tensor(reference.project(w.detach().numpy(), g))
-    sgd.step()
-  with jax.enable_x64(True):
-    optimizer = orthograd_sgd(0.1, momentum=0.9, weight_decay=0.05)
-    ours = jnp.asarray(start)
-    state = optimizer.init(ours)
-    for g in grads:
-      updates, state = optimizer.update(jnp.asarray(g), state, ours)
-      ours = optax.apply_updates(ours, updates)
-  np.testing.assert_allclose(ours, w.detach().numpy(), rtol=1e-12)
-
-
-def test_weight_decay_mask():
-  mask = lambda params: jax.tree.map(lambda x: x.ndim > 1, params)
-  decayed, _ = update(
-    orthograd_sgd(1.0, weight_decay=0.1, weight_decay_mask=mask)
-  )
-  plain, _ = update(orthograd_sgd(1.0))
-  want = jax.tree.map(
-    lambda u, w: u - 0.1 * w if w.ndim > 1 else u, plain, PARAMS
-  )
-  assert_close(decayed, want)
-
-
-def test_options_reach_the_projection():
-  options = dict(
-    renormalize=False,
-    strength=0.5,
-    group_by="layer",
-    use_float64=False,
-    diagnostics=True,
-  )
-  got, state = update(orthograd_sgd(1.0, projection_eps=0.5, **options))
-  want, inner = update(orthograd(eps=0.5, **options))
-  assert_close(got, jax.tree.map(jnp.negative, want))
-  chex.assert_trees_all_equal(
-    optax.tree.get(state, "cosine"), optax.tree.get(inner, "cosine")
-  )
-
-
-# Alignment.
-
-
-def test_alignment():
-  found = alignment(GRADS, PARAMS, group_by="layer")
-  _, state = update(orthograd(diagnostics=True, group_by="layer"))
-  chex.assert_trees_all_equal(found.cosine, optax.tree.get(state, "cosine"))
-  assert found.size == {"conv": 76, "norm": 4, "dense": 25}
-  lines = str(found).splitlines()
-  assert len(lines) == 4 and len(set(map(len, lines))) == 1
-
-
-def test_alignment_of_stacked_layers():
-  found = alignment(jnp.eye(3), jnp.ones((3, 3)), batch_axes=0)
-  np.testing.assert_allclose(
-    found.cosine["all"], np.full(3, 3**-0.5), rtol=1e-6
-  )
 
 
 # Errors name what was wrong and what to do.

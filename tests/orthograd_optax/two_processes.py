@@ -3,12 +3,29 @@
 import sys
 
 import jax
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 import numpy as np
 from test_sharding import SGD, expected_params, make_step, make_trees
 
-from orthograd_optax import orthograd, orthograd_sgd
+from orthograd_optax import calibration, orthograd, orthograd_sgd
+
+
+def check_metrics(sharded, process: int) -> None:
+  """Of examples on both processes: in arrays, and in tallies to be merged."""
+  random = np.random.default_rng(0)
+  logits = random.normal(size=(8, 5)).astype(np.float32)
+  labels, where = random.integers(0, 5, 8), np.arange(8) % 3 > 0
+  expected = calibration.evaluate(logits, labels, where=where)
+  arrays = [sharded(x) for x in (logits, labels, where)]
+  together = calibration.tally(*arrays[:2], where=arrays[2])
+  own = slice(4 * process, 4 * process + 4)
+  tally = calibration.tally(logits[own], labels[own], where=where[own])
+  merged = multihost_utils.process_allgather(tally).reduce()
+  for metrics in (together.metrics(), merged.metrics()):
+    for name, value in expected.items():
+      np.testing.assert_allclose(metrics[name], value, rtol=3e-6, err_msg=name)
 
 
 def main(port: str, process: int) -> None:
@@ -35,6 +52,7 @@ def main(port: str, process: int) -> None:
   # Whose values are not all here, so that init can't look at them.
   column, strength = (sharded(np.ones(shape)) for shape in ((4, 1), (4,)))
   orthograd(batch_axes=0, strength=strength).init({"column": column})
+  check_metrics(sharded, process)
   print(f"process {process} of {jax.process_count()}: OK")
 
 

@@ -132,6 +132,8 @@ def test_many_classes_are_accurate_without_a_copy():
   [
     ("aurc", jnp.float32),
     ("fit_temperature", jnp.float32),
+    ("classwise_ece", jnp.float32),
+    ("brier_decomposition", jnp.float32),
     ("evaluate", jnp.bfloat16),
     ("ks_calibration_error", jnp.bfloat16),
   ],
@@ -189,6 +191,65 @@ def test_where_refuses():
       metric(logits, labels, where=where[:, :3])
   with pytest.raises(ValueError, match=r"labels\[0, \d+\] is -100.*pass where"):
     calibration.nll(logits, labels)
+
+
+def test_reports_of_padded_tokens():
+  """As of the examples that count, in a row."""
+  logits, labels, where = tokens()
+  groups = np.where(np.arange(SHAPE[1]) < 9, "early", "late")
+  groups = np.broadcast_to(groups, SHAPE)
+  early = groups == "early"
+  fit = np.broadcast_to(np.arange(SHAPE[0])[:, None] < 4, SHAPE)
+  options = {"resamples": 20}
+  flat = logits[where], labels[where]
+
+  for options_of_tokens in ({}, {"groups": groups, "fit": fit, "seeds": early}):
+    chosen = {k: x[where] for k, x in options_of_tokens.items()}
+    expected = calibration.report(*flat, **chosen, **options).to_dict()
+    for error in expected["confident_errors"]:
+      error["row"] = int(np.flatnonzero(where)[error["row"]])
+    actual = calibration.report(
+      logits, labels, where=where, **options_of_tokens, **options
+    )
+    assert actual.to_dict() == expected
+  both = np.stack([logits, 2 * logits])[:, 0]  # two seeds of one sequence
+  seeds = calibration.report(both, labels[0], where=where[0], **options)
+  alone = calibration.report(both[:, where[0]], labels[0][where[0]], **options)
+  assert seeds.to_dict() == alone.to_dict()
+
+  compared = calibration.compare(
+    logits, logits / 2, labels, where=where, **options
+  )
+  expected = calibration.compare(flat[0], flat[0] / 2, flat[1], **options)
+  assert compared.to_dict() == expected.to_dict()
+  for metric in (calibration.ece, calibration.debiased_ece):
+    actual = calibration.bootstrap(
+      metric, logits, labels, where=where, **options
+    )
+    assert actual == calibration.bootstrap(metric, *flat, **options)
+  with pytest.raises(ValueError, match="where .* is all False"):
+    calibration.report(logits, labels, where=where & False)
+  with pytest.raises(
+    ValueError, match=r"groups has shape .* must be \(8, 24\)"
+  ):
+    calibration.report(logits, labels, where=where, groups=groups[:2])
+
+
+@pytest.mark.parametrize("kind", ["product", "minimum", "mean"])
+def test_selective_prediction_over_sequences(kind):
+  """Positive scores of two classes rank sequences: label 1 is correct."""
+  random = np.random.default_rng(3)
+  logits = 2 * random.normal(size=(40, 300, 4)).astype(np.float32)
+  correct = random.random(40) < 0.6
+  logs = calibration.sequence_confidence(logits, kind=kind, log=True)
+  scores = 1 / (1 - logs)
+  order = np.argsort(-np.float64(logs))
+  risk = np.cumsum(~correct[order]) / np.arange(1, 41)
+  actual = calibration.selective_risk(scores, correct, 0.5)
+  np.testing.assert_allclose(actual, risk[19], rtol=1e-6)
+  np.testing.assert_allclose(
+    calibration.aurc(scores, correct), risk.mean(), rtol=1e-6
+  )
 
 
 @pytest.mark.parametrize("kind", ["product", "minimum", "mean"])
