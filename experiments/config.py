@@ -336,9 +336,9 @@ class Study:
     config: the recipe of all runs.
     methods: to compare.
     pairs: names of methods, or of their ensembles, to compare in pairs, the
-      second less the first; by default the first two methods.
+      second minus the first; by default the first two methods.
     outcome: the primary outcome, of `report/outcomes.py`.
-    seeds: number of seeds, each of which every method is run with.
+    seeds: number of seeds. Every method is run with each.
     first_seed: the first of them.
     evaluate_every: epochs between evaluations; 0 for one evaluation at the end.
     corruptions: of CIFAR-10-C, to evaluate on at the end.
@@ -427,7 +427,7 @@ class Study:
 
   @property
   def pooled(self) -> tuple[str, ...]:
-    """The names of its methods' ensembles, likewise."""
+    """The names of its methods' ensembles, as in rows."""
     return tuple(
       ensemble(name, size)
       for size in self.ensembles
@@ -489,8 +489,8 @@ class Study:
         values[key] = parse(known[key], text)
       else:
         raise ConfigError(
-          f"{setting!r} is no setting. Write key=value with one of these keys: "
-          f"{', '.join(sorted([*known, 'methods']))}."
+          f"{setting!r} is not a setting. Write key=value with one of these "
+          f"keys: {', '.join(sorted([*known, 'methods']))}."
         )
     changes = {key: values.pop(key) for key in recipe.keys() & values.keys()}
     config = dataclasses.replace(self.config, **changes)
@@ -510,7 +510,7 @@ class Study:
     return {name: unparse(value) for name, value in own.items()}
 
   def _named(self, names: list[str]) -> tuple[Method, ...]:
-    """Methods by name. The study's own come before those of METHODS."""
+    """Returns methods by name. The study's own come before METHODS."""
     known = METHODS | {method.name: method for method in self.methods}
     for name in names:
       if name not in known:
@@ -599,7 +599,7 @@ def load_settings(folder: pathlib.Path) -> Study:
     content = path.read_bytes()
   except OSError as error:
     raise ConfigError(
-      f"{folder} is no folder of a study ({error}). Give a folder that `python "
+      f"{folder} is not a study folder ({error}). Give a folder that `python "
       "-m experiments run` made."
     ) from error
   try:

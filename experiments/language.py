@@ -403,7 +403,7 @@ def run(
     folder: of the rows. What it has already is not trained again.
     recipe: what all runs share.
     seeds: to train each arm with.
-    folders: folders of packages, by default those of this Python.
+    folders: folders of packages, by default this Python's.
 
   Returns:
     The rows of the study.

@@ -55,7 +55,7 @@ def test_all_that_is_installed_is_pinned(file):
 
 
 def test_all_that_builds_the_site_is_pinned():
-  """Which is no part of `dev`, nor built with the oldest versions."""
+  """The extra `docs` is not in `dev`, nor built with the oldest versions."""
   pytest.importorskip("sphinx")
   needed, names = installed(EXTRAS["docs"]), pinned("constraints.txt")
   assert needed <= names, needed - names

@@ -399,8 +399,8 @@ def report_(args: argparse.Namespace) -> None:
     "--seeds",
     type=whole_numbers,
     metavar="LIST",
-    help="such as 100,101 (100 to 109; the pilot's are 900 to 902, and those "
-    "of --rates 110 to 119)",
+    help="such as 100,101 (100 to 109; the pilot's are 900 to 902, and with "
+    "--rates 110 to 119)",
   ),
   example=(
     "grokking --output runs/try --steps 20 --seeds 1,2",

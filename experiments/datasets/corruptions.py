@@ -1,7 +1,7 @@
 """CIFAR-10-C: 19 corruptions of 32 × 32 images, in 5 severities.
 
-Parameters and quirks are those of the published procedure (Hendrycks and
-Dietterich, Benchmarking Neural Network Robustness to Common Corruptions and
+Parameters and quirks follow the published procedure (Hendrycks and Dietterich,
+ Benchmarking Neural Network Robustness to Common Corruptions and
 Perturbations, 2019; `make_cifar_c.py`). Results are truncated to whole grey
 levels, not rounded. Glass blur copies pixels one way. Only five of the six
 frost textures are used. The published noise has no seed, so only the
@@ -153,8 +153,8 @@ def glass_blur(key, x, c):
   inside = np.arange(SIZE) >= 2
   inside = (inside[:, None] & inside[None])[None, ..., None]
   for i, k in enumerate(jax.random.split(key, 2)):
-    # From the last pixel to the first, each takes its own colour or that of a
-    # neighbour above or to the left, which has not changed yet.
+    # From the last pixel to the first, each keeps its own colour or takes
+    # a neighbour's, above or to the left, which has not changed yet.
     up, left = (
       jax.random.bernoulli(half, 0.5, (*x.shape[:3], 1))
       for half in jax.random.split(k)
@@ -494,7 +494,7 @@ FUNCTIONS: dict[str, Callable] = {
 
 
 def _prepare(name: str, c: Any) -> tuple[tuple[Any, ...], Any]:
-  """Converts a severity's parameters to those of its function.
+  """Converts a severity's parameters to its function's arguments.
 
   Returns:
     The static parameters, and the traced ones. Severities that differ only in

@@ -248,7 +248,7 @@ class Evaluator:
 
 
 def with_ensembles(logits: jax.Array, ensembles: Any) -> jax.Array:
-  """Logits of the runs, followed by those of the ensembles."""
+  """Returns the logits of the runs, then of the ensembles."""
   logs = jax.nn.log_softmax(logits)
   pools = [
     jax.nn.logsumexp(logs[jnp.array(runs)], axis=0) - math.log(len(runs))

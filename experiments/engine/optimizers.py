@@ -272,8 +272,8 @@ def sgdp(
 
   .. math:: \Pi(u_t) + \frac{\text{ratio}}{1 - \mu} \lambda w_{t-1}
 
-  for SGD's :math:`u_t` without weight decay. The momentum is kept as it is
-  before the projection. Leaves of fewer than two axes are not projected.
+  for SGD's :math:`u_t` without weight decay. The momentum is kept
+  unprojected. Leaves of fewer than two axes are not projected.
 
   Args:
     decay: λ, a tree of scalars like the parameters.

@@ -118,7 +118,7 @@ class Batch(NamedTuple):
 
 
 def make_mesh(batch: int = 1, devices: Any = None) -> Mesh:
-  """A mesh of all devices, of which `batch` share each batch."""
+  """Makes a mesh of all devices. `batch` of them share each batch."""
   devices = jax.devices() if devices is None else devices
   if batch < 1 or len(devices) % batch:
     raise ConfigError(
@@ -348,7 +348,7 @@ class Engine:
     return jax.tree.map(lambda x: put(x, self.by_run), arrays)
 
   def _noisy_labels(self, runs, labels, subsets) -> np.ndarray | None:
-    """Each run's labels (runs, all), of which some are replaced by others."""
+    """Returns each run's labels (runs, all), some replaced by others."""
     if not self.config.label_noise:
       return None
     classes, noisy = len(self.config.data.classes), {}

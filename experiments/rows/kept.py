@@ -118,8 +118,8 @@ def begin(
   rows of a run must be of the same network.
 
   Args:
-    study: whose rows, and those of the studies that share its folder.
-    folder: which. If it has rows already, it is left as it is.
+    study: the study. Studies that share its folder are included.
+    folder: the folder to begin. If it has rows already, it is left unchanged.
     results: the folder of the kept rows.
 
   Returns:

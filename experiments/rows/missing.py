@@ -18,7 +18,7 @@ class Missing:
     self.study, self.keys = study, keys
 
   def datasets(self, run: Run, epoch: int) -> list[str]:
-    """Returns the sets of images of which a run lacks rows after an epoch."""
+    """Returns the sets of images for which a run lacks an epoch's rows."""
     if self.diverged(run):
       return []
     prefix = (*self._prefix(run), epoch)

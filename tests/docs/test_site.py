@@ -78,6 +78,6 @@ def test_every_page_is_reached():
         matches = fnmatch.filter(found, pattern)
         # The pages of the studies are there once the site was built.
         built = pattern.startswith("docs/studies/")
-        assert matches or built, f"{page} leads to {pattern}, which is no page."
+        assert matches or built, f"{page} leads to {pattern}, not a page."
         left += matches
   assert found - reached == set()

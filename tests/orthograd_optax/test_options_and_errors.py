@@ -199,7 +199,7 @@ def test_vector_as_eps(value):
   ids=str,
 )
 def test_impossible_traced_numbers(name, value):
-  """Of which shape and dtype are known."""
+  """Shape and dtype of a traced number are known."""
   with pytest.raises(ValueError) as error:
     jax.jit(lambda x: update(orthograd(**{name: x}))[0])(value)
   kind = jax.typeof(value).str_short()
@@ -511,7 +511,7 @@ def test_no_warning(transform, params):
 @pytest.mark.usefixtures("on_each")
 @pytest.mark.parametrize("renormalize", [True, False])
 def test_second_derivatives_at_strength_zero(renormalize):
-  """They equal those of the plain formula: by s twice, and by s and w."""
+  """They equal the plain formula's: by s twice, and by s and w."""
   rng = np.random.default_rng(0)
   w, g, cotangent = jnp.asarray(rng.normal(size=(3, 5)), jnp.float32)
 
@@ -851,7 +851,7 @@ def test_read_diagnostics_of_parameters_with_the_names_of_fields():
   assert set(read_diagnostics(state)) == {"cosine/w", "gate_closed/w"}
 
 
-# Derivatives, of which (w, g) → ĝ is homogeneous: of degree 0 in w, 1 in g.
+# Derivatives. (w, g) → ĝ is homogeneous: of degree 0 in w, 1 in g.
 
 HUGE = 2.0**100  # about 1e30, and a factor that rounds nothing
 

@@ -281,7 +281,7 @@ def test_a_name_means_one_method(tmp_path):
 
 
 def test_leftovers(tmp_path):
-  """Only those of its own files are removed, wherever others are."""
+  """Only its own leftovers are removed, wherever others are."""
   own = [
     ".study.json-0123abcd.part",
     "checkpoints/x/.runs.json-0123abcd.part",
@@ -390,7 +390,7 @@ def test_damaged_checkpoints(tmp_path, events):
   path = runner.run_study(study, tmp_path, options, say=print)
   expected, lines = results(tmp_path), path.read_text().splitlines()
   for damaged, done in (((4,), 3), ((3, 4), 0)):
-    # Rows of the last epoch but those of training, which come before.
+    # Without the last epoch's rows, except its training rows, which come first.
     path.write_text("".join(f"{line}\n" for line in lines[:-4]))
     for epoch in damaged:
       (state,) = tmp_path.glob(f"checkpoints/*/state/{epoch}")
@@ -530,7 +530,7 @@ def test_ensembles(tmp_path, events):
     top1 = 100 * np.mean(np.argmax(p, axis=1) == labels)
     assert pooled["metrics"]["loss"] == pytest.approx(loss, rel=1e-5)
     assert pooled["metrics"]["top1"] == pytest.approx(top1)
-  # Rows of ensembles come before those of the runs that they are of.
+  # Rows of ensembles come before the rows of their runs.
   order = [row["method"] for row in rows.read(path)]
   assert order.index("sgd ensemble of 2") < len(order) - 1
   assert order[-1] == "orthograd"
@@ -800,7 +800,7 @@ def test_plan(tmp_path, monkeypatch, capsys):
     *("plan", "quick", "--output", tmp_path, "--set", "batch_size=16"),
     *("--set", "per_class=7", "--set", "seeds=2"),
   )
-  assert "runs       4, of which 0 are complete" in planned
+  assert "runs       4, 0 complete" in planned
   assert "ms a run" in planned and "GB" in planned
 
 
@@ -808,9 +808,9 @@ def test_plan(tmp_path, monkeypatch, capsys):
   ("args", "message"),
   [
     (["run", "tabel1"], "no study 'tabel1'.*table1"),
-    (["run", "quick", "--set", "epoch=1"], "is no setting"),
+    (["run", "quick", "--set", "epoch=1"], "is not a setting"),
     (["run", "quick", "--set", "epochs=0"], "epochs is 0"),
-    (["resume", "nowhere"], "nowhere is no folder of a study"),
+    (["resume", "nowhere"], "nowhere is not a study folder"),
     (["show", "nowhere"], "nowhere"),
     (["report", "nowhere"], "nowhere"),
   ],
