@@ -373,7 +373,7 @@ class Group:
       loss, top1 = (
         float(np.mean(found[key][mine])) for key in ("loss", "top1")
       )
-      words.append(f"{name} training loss {loss:.3f}, accuracy {top1:.1f} %")
+      words.append(f"{name} training loss {loss:.3f} and accuracy {top1:.1f} %")
     seconds = eta.tick()
     if eta.epoch is not None:  # The first epoch is compiled, too.
       images = config.images * len(self.runs)
