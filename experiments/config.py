@@ -123,12 +123,12 @@ class Config:
 
   @property
   def share(self) -> float:
-    """Fraction of the training images that a seed draws."""
+    """Returns the fraction of the training images that a seed draws."""
     return self.per_class / self.data.per_class
 
   @property
   def images(self) -> int:
-    """Training images of a run."""
+    """Returns the number of training images of a run."""
     return self.per_class * len(self.data.classes)
 
   @property
@@ -230,7 +230,7 @@ class Method:
     check(self)
 
   def resolve(self, config: Config) -> "Method":
-    """The method without a name, its None replaced by the recipe's settings."""
+    """Returns the method, nameless, with the recipe's settings for None."""
     crop = "crop" if config.augment else "none"
     given = lambda value, default: default if value is None else value
     return dataclasses.replace(
@@ -255,7 +255,7 @@ jax.tree_util.register_dataclass(
 
 
 def with_orthograd(method: Method, **changes: Any) -> Method:
-  """The method with ⊥Grad. Both are one program, unless changes make two."""
+  """Returns the method with ⊥Grad. Most changes keep both in one program."""
   name = "orthograd" if method.name == "sgd" else f"orthograd_{method.name}"
   changes = {"name": name, "strength": 1.0} | changes
   return dataclasses.replace(method, **changes)
@@ -310,12 +310,12 @@ _OF = " ensemble of "
 
 
 def ensemble(method: str, size: int) -> str:
-  """What rows call the ensembles of a method's runs."""
+  """Returns what rows call the ensembles of a method's runs."""
   return f"{method}{_OF}{size}"
 
 
 def split_ensemble(name: str) -> tuple[str, str]:
-  """The method of a name in rows, and the ensemble's size; "" if it is none."""
+  """Returns a row name's method and its ensemble's size, "" for none."""
   method, _, size = name.partition(_OF)
   return method, size
 
@@ -422,12 +422,12 @@ class Study:
 
   @property
   def method_names(self) -> tuple[str, ...]:
-    """The names of its methods, as in rows and on the command line."""
+    """Returns the names of its methods, as in rows and on the command line."""
     return tuple(method.name for method in self.methods)
 
   @property
   def pooled(self) -> tuple[str, ...]:
-    """The names of its methods' ensembles, as in rows."""
+    """Returns the names of its methods' ensembles, as in rows."""
     return tuple(
       ensemble(name, size)
       for size in self.ensembles
@@ -435,19 +435,19 @@ class Study:
     )
 
   def block(self, seed: int) -> int:
-    """The number of the ensembles that a seed belongs to."""
+    """Returns the number of the ensembles that a seed belongs to."""
     return (seed - self.first_seed) // max(self.ensembles, default=1)
 
   @property
   def folder(self) -> pathlib.Path:
-    """The default folder for rows and checkpoints."""
+    """Returns the default folder for rows and checkpoints."""
     folder = pathlib.Path("runs") / (self.models_of or self.name)
     number, count = self.share
     return folder / f"shares/{number}-of-{count}" if count > 1 else folder
 
   @functools.cached_property
   def runs(self) -> list[Run]:
-    """All runs of its share, seed by seed."""
+    """Returns all runs of its share, seed by seed."""
     runs = [
       Run(method, seed)
       for seed in range(self.first_seed, self.first_seed + self.seeds)
@@ -469,7 +469,7 @@ class Study:
     return ["train", "clean", *sets]
 
   def override(self, settings: list[str]) -> "Study":
-    """The study with some settings replaced.
+    """Returns the study with some settings replaced.
 
     Args:
       settings: texts of the form key=value. A key is a field of the study or of
@@ -500,7 +500,7 @@ class Study:
     return dataclasses.replace(study, pairs=pairs)
 
   def settings(self) -> dict[str, str]:
-    """All that :meth:`override` can set, as text."""
+    """Returns all that :meth:`override` can set, as text."""
     own = {
       f.name: getattr(self, f.name)
       for f in dataclasses.fields(Study)
@@ -593,7 +593,7 @@ def differences(study: Study, other: Study) -> dict[str, str]:
 
 
 def load_settings(folder: pathlib.Path) -> Study:
-  """The study that a folder's `study.json` describes."""
+  """Returns the study that a folder's `study.json` describes."""
   path = folder / "study.json"
   try:
     content = path.read_bytes()

@@ -53,19 +53,19 @@ class Grid:
   ladders: Mapping[str, tuple[float | None, ...]]
 
   def named(self, setting: Setting) -> dict[str, float]:
-    """The setting's values, by name."""
+    """Returns the setting's values, by name."""
     return dict(zip(self.ladders, setting, strict=True))
 
   def first(self) -> list[Setting]:
-    """The settings of the grid before an extension."""
+    """Returns the settings of the grid before an extension."""
     return _product(ladder[1:-1] for ladder in self.ladders.values())
 
   def all(self) -> list[Setting]:
-    """The settings that the ladders have, with the steps beyond the grid."""
+    """Returns all settings of the ladders, with the steps beyond the grid."""
     return _product(self.ladders.values())
 
   def at_edge(self, setting: Setting) -> bool:
-    """Whether the ladders have a step beyond this setting of the grid."""
+    """Returns whether the ladders go beyond this setting of the grid."""
     ladders = zip(self.ladders.values(), setting, strict=True)
     return any(
       (value == ladder[1] and ladder[0] is not None)
@@ -74,7 +74,7 @@ class Grid:
     )
 
   def beyond(self, best: Setting, count: int) -> list[Setting]:
-    """The settings outside of the grid that are nearest to its best.
+    """Returns the settings outside of the grid that are nearest to its best.
 
     Args:
       best: a setting of the grid.
@@ -98,7 +98,7 @@ def _product(ladders) -> list[Setting]:
 def to_try(
   grids: Mapping[str, Grid], losses: Losses, more: int
 ) -> dict[str, list[Setting]]:
-  """The settings to try, by method.
+  """Returns the settings to try, by method.
 
   Args:
     grids: of all methods.
@@ -122,7 +122,7 @@ def to_try(
 def choose(
   tried: Mapping[str, list[Setting]], losses: Losses
 ) -> dict[str, Setting]:
-  """The setting with the lowest loss of each method, the first of equals.
+  """Returns each method's setting with the lowest loss, the first of equals.
 
   Returns:
     The settings by method; nothing while a loss is unknown.
@@ -142,7 +142,7 @@ def choose(
 
 
 def named(method: Method, **settings: Any) -> Method:
-  """The method with other settings, which its name tells."""
+  """Returns the method with other settings, named after them."""
   words = "_".join(f"{value:g}" for value in settings.values())
   return dataclasses.replace(method, name=f"{method.name}_{words}", **settings)
 
@@ -160,7 +160,7 @@ def tuning_study(
   seeds: int = 2,
   more: int = 4,
 ) -> Study:
-  """The study that trains the grids, with cosine, on held-out images.
+  """Returns the study that trains the grids, with cosine, on held-out images.
 
   Args:
     name: of the study. Its kept rows decide about an extension.
@@ -184,7 +184,7 @@ def tuning_study(
 def chosen(
   study: Study, grids: Mapping[str, Grid], criterion: str
 ) -> tuple[Method, ...]:
-  """Each method at its best setting, by the kept rows of a tuning study.
+  """Returns each method at its best setting, by kept rows of a tuning study.
 
   While rows are missing, methods have the first setting, and names that end in
   "_untuned". The names of methods that are chosen by the loss after T end in
@@ -228,7 +228,7 @@ def against_orthograd(
 def kept_losses(
   study: str, config: Config, seeds: int, criterion: str
 ) -> dict[str, float]:
-  """The mean loss of each method whose seeds have all been kept.
+  """Returns the mean loss of each method whose seeds have all been kept.
 
   A run that diverged has an infinite loss.
   """
@@ -246,13 +246,13 @@ def kept_losses(
 
 
 def _kept_rows(study: str, config: Config) -> Iterator[dict[str, Any]]:
-  """The kept rows of a study with its recipe: others are of a trial."""
+  """Returns a study's kept rows with its recipe: others are of a trial."""
   rows = kept.load([study])
   return (row for row in rows if row["config_hash"] == config.hash)
 
 
 def temperatures(study: Study) -> dict[int, float]:
-  """The temperature of each subset of images, from a study's kept rows.
+  """Returns the temperature of each subset of images, from kept rows.
 
   It is the geometric mean of the temperatures that the seeds of the subset
   fitted on their own images.

@@ -29,7 +29,7 @@ COMMANDS: dict[tuple[str, str], Command] = {}
 
 
 def argument(*names: str, **options: Any) -> tuple[Any, Any]:
-  """What `ArgumentParser.add_argument` takes."""
+  """Holds what `ArgumentParser.add_argument` takes."""
   return names, options
 
 

@@ -467,7 +467,7 @@ def language(args: argparse.Namespace) -> None:
 
 
 def _study(args: argparse.Namespace) -> tuple[Any, pathlib.Path]:
-  """The study that the arguments name, and its folder."""
+  """Returns the study that the arguments name, and its folder."""
   from experiments import config
 
   study = config.load_study(args.study).override(args.set or [])
@@ -477,7 +477,7 @@ def _study(args: argparse.Namespace) -> tuple[Any, pathlib.Path]:
 
 
 def _changes(study: Any, args: argparse.Namespace) -> str:
-  """The settings that `--set` changes, and their values before."""
+  """Returns the settings that `--set` changes, and their values before."""
   from experiments import config
 
   before = config.load_study(args.study)

@@ -36,7 +36,7 @@ SCALED = ("loss", "ece", "brier", "entropy", "max_softmax", "wrong_confidence")
 def images_of(
   dataset: str, test: datasets.Images, path: str | None = None
 ) -> tuple[Any, np.ndarray]:
-  """The images and labels of a set: "clean", or such as "fog/3".
+  """Returns the images and labels of a set: "clean", or such as "fog/3".
 
   Args:
     dataset: the set's name in rows.
@@ -83,7 +83,7 @@ class Sets:
     return np.asarray(images), labels
 
   def __getitem__(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The images and labels of a set, of :func:`images_of`. May wait."""
+    """Returns images and labels of a set, as :func:`images_of`. May wait."""
     asked = self._asked.get(name)
     if asked is None or asked.exception() is not None:
       # It may have failed for lack of memory, which training used.
@@ -193,7 +193,7 @@ class Evaluator:
       return jax.vmap(one)((weights, own))
 
   def _chunk(self, images: int) -> int:
-    """How many of a device's images are evaluated at once."""
+    """Returns how many of a device's images are evaluated at once."""
     runs_at_once = 1 if self.convolutions == "sequential" else 10
     return min(CHUNK // runs_at_once, images)
 
@@ -258,7 +258,7 @@ def with_ensembles(logits: jax.Array, ensembles: Any) -> jax.Array:
 
 
 def metrics(logits, labels, fit, judge, clean_temperature=None):
-  """The contents of a row, of one run's logits.
+  """Returns the contents of a row, of one run's logits.
 
   Args:
     logits: (images, classes).
@@ -320,7 +320,7 @@ def scaled(logits, labels, temperature, ensembles):
 
 
 def evaluate(logits, labels):
-  """The library's metrics, with the names and units of rows.
+  """Computes the library's metrics, with the names and units of rows.
 
   Also the mean confidence of wrong answers.
   """
@@ -339,7 +339,7 @@ def _scaled(logits, labels, temperature, part):
 
 
 def rows(found: Found) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-  """The contents of the rows of each run, and of each ensemble."""
+  """Returns the contents of the rows of each run, and of each ensemble."""
   leaves, treedef = jax.tree.flatten(train.gather(found.metrics))
   contents = [
     treedef.unflatten([shortest(leaf[i]) for leaf in leaves])
@@ -357,7 +357,7 @@ def rows(found: Found) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def shortest(values: np.ndarray) -> Any:
-  """Python numbers with as few digits as identify the value."""
+  """Returns Python numbers with as few digits as identify the value."""
   if values.ndim:
     return [shortest(value) for value in values]
   return float(str(values))

@@ -42,7 +42,7 @@ def _add_decay(decay: Any) -> optax.GradientTransformation:
 def sgd(
   decay: Any, momentum: ArrayLike, nesterov: bool = False
 ) -> optax.GradientTransformation:
-  r"""SGD with momentum, and with weight decay as part of the gradient.
+  r"""Creates SGD with momentum, and weight decay as part of the gradient.
 
   .. math::
     m_t = \mu m_{t-1} + g_t + \lambda w_{t-1}
@@ -78,7 +78,7 @@ def adamw(
   b2: ArrayLike = 0.999,
   eps: ArrayLike = 1e-8,
 ) -> optax.GradientTransformation:
-  """AdamW: Adam with decoupled weight decay.
+  """Creates AdamW: Adam with decoupled weight decay.
 
   Args:
     decay: a tree of scalars like the parameters.
@@ -109,7 +109,7 @@ def adamw(
 def lion(
   decay: Any, b1: ArrayLike = 0.9, b2: ArrayLike = 0.99
 ) -> optax.GradientTransformation:
-  """Lion: the sign of a momentum, with decoupled weight decay.
+  """Creates Lion: the sign of a momentum, with decoupled weight decay.
 
   Args:
     decay: a tree of scalars like the parameters.
@@ -141,7 +141,7 @@ def _sides(x: Any) -> tuple[int, int]:
 
 
 def _orthogonalize(updates: Any) -> Any:
-  """Each leaf U S Vᵀ as about U Vᵀ, as a matrix (all inputs, outputs)."""
+  """Maps each leaf U S Vᵀ to about U Vᵀ, as a matrix (all inputs, outputs)."""
 
   def dimensions(x):
     rows, columns = _sides(x)
@@ -170,7 +170,7 @@ def muon(
   b2: ArrayLike = 0.999,
   eps: ArrayLike = 1e-8,
 ) -> optax.GradientTransformation:
-  r"""Muon for hidden layers' kernels, AdamW for all else.
+  r"""Creates Muon for hidden layers' kernels, AdamW for all else.
 
   .. math::
     m_t = \mu m_{t-1} + g_t, \quad
@@ -262,7 +262,7 @@ def sgdp(
   decay_ratio: ArrayLike = 0.1,
   eps: ArrayLike = 1e-8,
 ) -> optax.GradientTransformation:
-  r"""SGDP: SGD that takes no steps along scale-invariant weights.
+  r"""Creates SGDP: SGD that takes no steps along scale-invariant weights.
 
   A kernel counts as scale-invariant if its gradient is nearly orthogonal to
   it: :math:`|\cos(g, w)| < \delta / \sqrt{d}` for all of its output channels,

@@ -180,7 +180,7 @@ def compiler_options() -> dict[str, str]:
 
 
 def precision(config: Config) -> contextlib.AbstractContextManager:
-  """A context that computes float32 products in the config's precision."""
+  """Returns a context with the config's precision of float32 products."""
   exact = config.precision == "float32"
   return jax.default_matmul_precision("highest" if exact else "default")
 
@@ -241,7 +241,7 @@ def crop(images, index, offset, flip):
 
 
 def batches(run: Runs, epoch: Any, size: int, data: datasets.Dataset) -> Batch:
-  """All batches of an epoch, along the first axis, of `size` images each."""
+  """Returns an epoch's batches of `size` images, along the first axis."""
   n = run.subset.shape[0]
   steps = -(-n // size)
   key = jax.random.fold_in(jax.random.key(run.seed), epoch + 1)
@@ -362,7 +362,7 @@ class Engine:
     return np.stack([noisy[run.seed] for run in runs])
 
   def replicate(self, array: Any) -> jax.Array:
-    """The same array on every device."""
+    """Returns the same array on every device."""
     return put(np.asarray(array), self.everywhere)
 
   def _init(self, runs: Runs) -> State:
@@ -378,7 +378,7 @@ class Engine:
     return State(weights, optimizer, weights if averaged else None)
 
   def _epoch(self, state, runs, epoch, images, labels):
-    """The runs' states after an epoch, and its losses and accuracies."""
+    """Trains an epoch. Returns the runs' states, losses and accuracies."""
     together = functools.partial(
       self._epoch_together, epoch=epoch, images=images, labels=labels
     )
@@ -436,7 +436,7 @@ class Engine:
     }
 
   def _radial(self, optimizer: methods.OptimizerState) -> dict[str, jax.Array]:
-    """The share of ‖g‖² along w at the last step, by kind of parameter."""
+    """Returns the share of ‖g‖² along w at the last step, by parameter kind."""
     if not self.diagnostics:
       return {}
     cosines = optax.tree.get(optimizer.orthograd, "cosine", {})
@@ -447,7 +447,7 @@ class Engine:
     return {k: jnp.mean(jnp.stack(xs), axis=0) for k, xs in by_kind.items()}
 
   def _gradients(self, method, weights: Weights, batch: Batch, labels, images):
-    """The gradients of one run, from this device's part of the batch.
+    """Computes one run's gradients, from this device's part of the batch.
 
     Returns:
       Gradients, new running statistics, and sums of losses and right answers.
@@ -539,7 +539,7 @@ def put(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
 
 
 def gather(tree: Any) -> Any:
-  """The whole arrays, as NumPy's, in every process."""
+  """Returns the whole arrays, as NumPy's, in every process."""
   if all(x.is_fully_addressable for x in jax.tree.leaves(tree)):
     return jax.tree.map(np.asarray, tree)
   return multihost_utils.process_allgather(tree, tiled=True)

@@ -98,7 +98,7 @@ def _read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 @functools.cache
 def _read_once(path: pathlib.Path, written: int) -> list[dict[str, Any]]:
-  """The rows of a file, which many pages use, as written at that time."""
+  """Reads the rows of a file, which many pages use, as written at that time."""
   del written
   return list(read(path))
 

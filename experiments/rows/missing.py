@@ -39,6 +39,6 @@ class Missing:
     return self.study.config.hash, run.method.name, run.seed
 
   def __call__(self, run: Run) -> bool:
-    """Whether anything of a run is missing."""
+    """Returns whether anything of a run is missing."""
     epochs = self.study.epochs_evaluated()
     return any(self.datasets(run, epoch) for epoch in epochs)
