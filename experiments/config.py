@@ -50,11 +50,11 @@ class Config:
     epochs: passes over these images.
     batch_size: images in a step.
     learning_rate: the largest of a schedule's.
-    momentum: of SGD.
+    momentum: momentum of SGD.
     weight_decay: factor of the weights, which are added after ⊥Grad.
-    eps: of ⊥Grad.
+    eps: ε of ⊥Grad.
     augment: whether to crop and mirror training images at random.
-    precision: of convolutions; on a CPU, tf32 is float32.
+    precision: precision of convolutions; on a CPU, tf32 is float32.
     evaluate_on: the test images, or a tenth of the training images, balanced
       and the same for all runs, which then train on others.
     label_noise: fraction of a run's training images that get a wrong label,
@@ -166,30 +166,30 @@ class Method:
   value makes another program. `engine/methods.py` computes methods.
 
   Attributes:
-    name: in rows, under `method`.
+    name: name in rows, under `method`.
     base: the optimizer.
     nesterov: whether the momentum of SGD and SGDP is Nesterov's.
-    schedule: of the learning rate: constant, or a linear warm-up and then a
+    schedule: learning rate: constant, or a linear warm-up and then a
       cosine to zero.
     where: the parameters that ⊥Grad acts on; "none" leaves ⊥Grad out.
-    renormalize: of ⊥Grad.
-    partition: of ⊥Grad.
+    renormalize: whether ⊥Grad rescales, as in `orthograd`.
+    partition: ⊥Grad's groups, `group_by` of `orthograd`.
     loss: the training loss.
     augmentation: "recipe" for the recipe's.
     wrapper: SAM, or an average of the weights, which is then evaluated.
-    strength: of ⊥Grad, at the first step.
-    strength_at_end: of ⊥Grad at the last step, after a linear ramp; None for
+    strength: strength of ⊥Grad, at the first step.
+    strength_at_end: ⊥Grad's at the last step, after a linear ramp; None for
       the same strength throughout.
     learning_rate: None for the recipe's.
-    momentum: of SGD and SGDP; None for the recipe's.
+    momentum: momentum of SGD and SGDP; None for the recipe's.
     weight_decay: factor of the weights; None for the recipe's.
     head_decay: factor of the weight decay in the last layer.
     warm_up: its share of all steps.
-    smoothing: of label smoothing.
+    smoothing: smoothing of label smoothing.
     focus: the exponent of the focal loss.
-    temperature: of LogitNorm.
+    temperature: temperature of LogitNorm.
     mixing: both parameters of mixup's beta distribution.
-    radius: of SAM's ball around the weights.
+    radius: radius of SAM's ball around the weights.
     averaging: the share of the average that a step keeps.
   """
 
@@ -332,16 +332,16 @@ class Study:
   """Runs, and the images to evaluate them on.
 
   Attributes:
-    name: of its file in `studies/`.
+    name: name of its file in `studies/`.
     config: the recipe of all runs.
-    methods: to compare.
+    methods: methods to compare.
     pairs: names of methods, or of their ensembles, to compare in pairs, the
       second minus the first; by default the first two methods.
     outcome: the primary outcome, of `report/outcomes.py`.
     seeds: number of seeds. Every method is run with each.
     first_seed: the first of them.
     evaluate_every: epochs between evaluations; 0 for one evaluation at the end.
-    corruptions: of CIFAR-10-C, to evaluate on at the end.
+    corruptions: corruptions to evaluate on at the end.
     corrupted_at: further epochs after which to evaluate on them.
     ensembles: sizes, such as 2 and 5, of ensembles to evaluate. An ensemble is
       the mean of the probabilities of seeds that train together and follow each

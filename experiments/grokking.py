@@ -43,11 +43,11 @@ class Recipe:
   """The settings that all arms share.
 
   Attributes:
-    modulus: of the sums; there are modulus² pairs.
-    train_share: of the pairs; the others are the test pairs.
-    width: of both hidden layers.
-    learning_rate: of AdamW, whose betas are 0.9 and 0.999 and eps 1e-8.
-    steps: of the full batch.
+    modulus: modulus of the sums; there are modulus² pairs.
+    train_share: share of the pairs; the others are the test pairs.
+    width: width of both hidden layers.
+    learning_rate: AdamW's. Its betas are 0.9 and 0.999, its eps is 1e-8.
+    steps: steps of the full batch.
     evaluate_every: steps between two evaluations.
   """
 
@@ -253,7 +253,7 @@ def run(
   """Trains the runs that a folder lacks, arm by arm, and adds their rows.
 
   Args:
-    folder: of the rows.
+    folder: folder of the rows.
     study: one of `STUDIES`.
     recipe: what all arms share.
     seeds: by default the study's.
@@ -276,9 +276,9 @@ def run_rates(
   ⊥AdamW.
 
   Args:
-    folder: of the rows. What it has already is not trained again.
+    folder: folder of the rows. What it has already is not trained again.
     recipe: the learning rate, and what all arms share.
-    seeds: to train each arm with.
+    seeds: seeds to train each arm with.
 
   Returns:
     The rows of the study at this learning rate.
@@ -341,7 +341,7 @@ def rate_tests(
 
   Args:
     goal: for each arm, the steps to 99 % of each seed.
-    steps: of training. A seed with more steps never reached 99 %.
+    steps: steps of training. A seed with more steps never reached 99 %.
   """
   ours = goal[ORTHOGRAD]
   (tuned,) = (a for a in goal if a.weight_decay and not a.orthograd)

@@ -246,8 +246,8 @@ def logits(recipe: Recipe, params: Params, inputs: jax.Array) -> jax.Array:
   """Computes logits (windows, bytes, 256) of the byte after each input.
 
   Args:
-    recipe: of the transformer.
-    params: of one run.
+    recipe: recipe of the transformer.
+    params: parameters of one run.
     inputs: (windows, bytes), integers.
   """
   params = optax.tree.cast(params, jnp.dtype(recipe.precision))
@@ -333,9 +333,9 @@ def train(
   """Trains runs together. Yields each with its last step and its metrics.
 
   Args:
-    recipe: of all runs.
-    text: to train on.
-    windows: to evaluate on.
+    recipe: recipe of all runs.
+    text: text to train on.
+    windows: windows to evaluate on.
     runs: arms and seeds.
     say: prints progress.
   """
@@ -400,9 +400,9 @@ def run(
   """Chooses each arm's learning rate, and trains all seeds at it.
 
   Args:
-    folder: of the rows. What it has already is not trained again.
+    folder: folder of the rows. What it has already is not trained again.
     recipe: what all runs share.
-    seeds: to train each arm with.
+    seeds: seeds to train each arm with.
     folders: folders of packages, by default this Python's.
 
   Returns:

@@ -101,7 +101,7 @@ def to_try(
   """Returns the settings to try, by method.
 
   Args:
-    grids: of all methods.
+    grids: grids of all methods.
     losses: what is known so far.
     more: how many settings an extension adds to each method; fewer if a
       method's ladders have fewer.
@@ -163,7 +163,7 @@ def tuning_study(
   """Returns the study that trains the grids, with cosine, on held-out images.
 
   Args:
-    name: of the study. Its kept rows decide about an extension.
+    name: name of the study. Its kept rows decide about an extension.
     config: the recipe.
     grids: by the name of a method in METHODS.
     criterion: one of :data:`CRITERIA`.
@@ -192,7 +192,7 @@ def chosen(
 
   Args:
     study: the tuning study.
-    grids: of the methods to choose, by their names in METHODS.
+    grids: grids of the methods to choose, by their names in METHODS.
     criterion: one of :data:`CRITERIA`.
   """
   known = kept_losses(study.name, study.config, study.seeds, criterion)
@@ -217,7 +217,7 @@ def against_orthograd(
   """Pairs of names: each method without ⊥Grad, and SGD with ⊥Grad.
 
   Args:
-    methods: of a study, one of them SGD with ⊥Grad.
+    methods: methods of a study, one of them SGD with ⊥Grad.
     others: further names to pair with it.
   """
   (own,) = (m.name for m in methods if m.strength and m.base == "sgd")

@@ -557,7 +557,7 @@ def corrupt(images: Any, name: str, severity: int, key: jax.Array) -> jax.Array:
     images: uint8 array of shape (n, 32, 32, 3).
     name: one of :data:`CORRUPTIONS` or :data:`EXTRA_CORRUPTIONS`, or the name
       that the published files or TFDS have for it.
-    severity: from 1 to 5.
+    severity: an integer from 1 to 5.
     key: a random key. Brightness, contrast, jpeg, pixelate, saturate and the
       gaussian, defocus and zoom blur do not use it.
 

@@ -99,7 +99,7 @@ class Found(NamedTuple):
 
   Attributes:
     logits: (runs + ensembles, images, classes).
-    metrics: of :func:`metrics`, for runs and then ensembles.
+    metrics: results of :func:`metrics`, for runs and then ensembles.
     norms: (runs,), of the weights.
     own: (runs,), each run's own temperature, or None.
   """
@@ -118,7 +118,7 @@ class Evaluator:
   slow there.
 
   Attributes:
-    engine: of the runs.
+    engine: engine of the runs.
     convolutions: "sequential", or the engine's.
   """
 
@@ -174,10 +174,10 @@ class Evaluator:
     """Returns the temperature (runs,) that each run fits on its own images.
 
     Args:
-      weights: of all runs.
+      weights: weights of all runs.
       own: (runs, images), indices.
       images: training images.
-      labels: of the training images.
+      labels: labels of the training images.
     """
     data = self.engine.config.data
 
@@ -221,7 +221,7 @@ class Evaluator:
     """Logits and metrics, without waiting for them.
 
     Args:
-      weights: of all runs.
+      weights: weights of all runs.
       images: (images, rows, columns, channels), uint8.
       labels: (images,).
       clean: results on clean images, for their temperature.

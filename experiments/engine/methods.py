@@ -103,10 +103,10 @@ def init(
   """Returns the optimizer's state.
 
   Args:
-    method: of all runs.
-    kinds: of parameters, a tree of their structure.
-    params: of all runs.
-    **options: of ⊥Grad.
+    method: method of all runs.
+    kinds: kinds of parameters, a tree of their structure.
+    params: parameters of all runs.
+    **options: options of ⊥Grad.
   """
   projection = _project(method, kinds, 1.0, 0.0, **options)
   init = lambda method, params: base(method, kinds).init(params)
@@ -126,14 +126,14 @@ def update(
   """Returns the parameters after a step, and the optimizer's new state.
 
   Args:
-    method: of all runs.
+    method: method of all runs.
     kinds: as in :func:`init`.
-    grads: of all runs.
-    state: of the optimizer.
-    params: of all runs.
+    grads: gradients of all runs.
+    state: state of the optimizer.
+    params: parameters of all runs.
     progress: the share of all steps that came before this one.
-    eps: of ⊥Grad.
-    **options: of ⊥Grad.
+    eps: ε of ⊥Grad.
+    **options: options of ⊥Grad.
   """
   projection = _project(
     method, kinds, strength(method, progress), eps, **options

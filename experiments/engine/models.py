@@ -231,7 +231,7 @@ class ResNet(nn.Module):
     blocks: blocks of each stage.
     strides: 1 or 2 for the stem and for each stage; 2 halves the image.
     stem: features of the first convolution.
-    dtype: of the convolutions.
+    dtype: dtype of the convolutions.
     method: one of :data:`convolutions.CONVOLUTIONS`.
     axis_name: the mesh's axis that a batch is split over, if it is.
     classes: number of logits.

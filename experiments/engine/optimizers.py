@@ -82,8 +82,8 @@ def adamw(
 
   Args:
     decay: a tree of scalars like the parameters.
-    b1: of the first moment.
-    b2: of the second moment.
+    b1: decay rate of the first moment.
+    b2: decay rate of the second moment.
     eps: added to the second moment's root.
 
   Returns:
@@ -114,7 +114,7 @@ def lion(
   Args:
     decay: a tree of scalars like the parameters.
     b1: weighs the momentum against the gradient in the sign.
-    b2: of the momentum that is kept.
+    b2: decay rate of the momentum that is kept.
 
   Returns:
     The transformation from gradients to directions.
@@ -190,8 +190,8 @@ def muon(
       also takes all leaves of fewer than two axes.
     momentum: μ, of Muon's momentum, which is Nesterov's.
     rms: root mean square of Muon's updates.
-    b1: of AdamW's first moment.
-    b2: of AdamW's second moment.
+    b1: decay rate of AdamW's first moment.
+    b2: decay rate of AdamW's second moment.
     eps: added to the second moment's root.
 
   Returns:

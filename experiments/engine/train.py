@@ -87,7 +87,7 @@ class State(NamedTuple):
   Attributes:
     weights: the trained weights.
     optimizer: state of :mod:`methods`.
-    average: of the weights over steps, if the method has one.
+    average: average of the weights over steps, if the method has one.
   """
 
   weights: Weights
@@ -107,7 +107,7 @@ class Batch(NamedTuple):
     mask: (images,), false for the padding of the last batch.
     offset: (images, 2), down and right.
     flip: (images,), whether an image is mirrored.
-    mix: of mixup, or None.
+    mix: mixture of mixup, or None.
   """
 
   image: jax.Array
@@ -328,8 +328,8 @@ class Engine:
     """Puts the runs on the devices, the same number on each.
 
     Args:
-      runs: of one structure. The last is repeated to fill the devices.
-      labels: of the training images.
+      runs: runs of one structure. The last is repeated to fill the devices.
+      labels: labels of the training images.
     """
     size = self.mesh.shape["run"]
     runs = [*runs, *[runs[-1]] * (-len(runs) % size)]
