@@ -66,6 +66,19 @@ def test_every_public_name_is_documented(name):
   assert len(documented) == len(set(documented))
 
 
+def test_contributing_names_every_module():
+  text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+  named = set(re.findall(r"`(?:[\w/]+/)?(\w+\.py)`", text))
+  modules = {
+    path.name
+    for folder in ("orthograd_optax", "experiments")
+    for path in (ROOT / folder).rglob("*.py")
+    if path.parent.name != "studies"
+  }
+  assert modules <= named
+  assert {name for name in named if name.startswith("_")} <= modules
+
+
 def test_every_page_is_reached():
   names = pages()
   assert len(names) > 30
