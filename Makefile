@@ -3,19 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
-# Also for what builds packages, which `--constraint` leaves out; the second is the
-# first for pip 25.3 and later.
+# Unlike `--constraint`, these also pin what builds packages: the second from pip 25.3 on.
 export PIP_CONSTRAINT = $(abspath $(CONSTRAINTS))
 export PIP_BUILD_CONSTRAINT = $(PIP_CONSTRAINT)
-# What the virtual environment has besides.
+# Further packages to install.
 REQUIREMENTS ?=
-# Without bytecode, each process spends ten seconds on what it imports.
+# Without bytecode, imports take each process ten seconds.
 unexport PYTHONDONTWRITEBYTECODE
 # Binary wheels, except for two packages that have none.
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check \
   --only-binary :all: --no-binary promise,uncertainty-calibration
-# Two workers fit two cores and leave each its own JAX. Tests of one file share what they
-# have set up and compiled.
+# Two workers fit two cores. Tests of one file share what they have set up and compiled.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
@@ -24,13 +22,13 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
-# Python compiles what is imported; all of it would take a minute.
+# --no-compile: to compile all packages takes a minute, and few of their modules are imported.
 $(VENV)/.done: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --editable '.[dev]' $(REQUIREMENTS)
 	@touch $@
 
-setup: $(VENV)/.done  ## make .venv with all that development needs
+setup: $(VENV)/.done  ## create .venv with all that development needs
 
 demo: setup  ## SGD beside ⊥Grad on a sample of CIFAR-10, in two minutes
 	$(BIN)/python -m experiments run quick
@@ -42,8 +40,8 @@ QUICK_COMPILE := --xla_cpu_use_fusion_emitters=false
 test: setup  ## run the fast tests, with few random examples
 	XLA_FLAGS="$(QUICK_COMPILE) $$XLA_FLAGS" $(PYTEST) -m "not slow" --hypothesis-profile=quick
 
-# The plugin of hypothesis marks its tests.
-test-slow: setup  ## run what `make test` leaves out: slow tests, more examples
+# The mark comes from the plugin of hypothesis.
+test-slow: setup  ## run the slow tests, and property tests with more examples
 	$(PYTEST) -m "slow or hypothesis"
 
 test-all:  ## run all tests, with all examples: `test`, then `test-slow`
@@ -57,7 +55,7 @@ test-newest:  ## run all tests on the newest jax and optax
 	grep -Ev '^(chex|equinox|flax|jax|jaxlib|ml-dtypes|optax)==' constraints.txt > constraints-newest.txt
 	$(MAKE) test-all VENV=.venv-newest CONSTRAINTS=constraints-newest.txt
 
-test-tpu:  ## compile for TPUs, which needs none, on x86-64 Linux
+test-tpu:  ## compile for TPUs, without one, on x86-64 Linux
 	@if [ "$$(uname -sm)" = "Linux x86_64" ]; then \
 	  $(MAKE) setup VENV=.venv-tpu REQUIREMENTS="'jax[tpu]'" && \
 	  .venv-tpu/bin/python -m pytest tests/tpu; \
@@ -68,7 +66,7 @@ test-tpu:  ## compile for TPUs, which needs none, on x86-64 Linux
 test-faults: setup  ## kill, damage and deceive the experiments, in 12 minutes
 	PYTHONPATH=.:tests $(BIN)/python -m faults $(FAULTS)
 
-test-cluster: setup  ## train on a real SLURM, with a node that dies
+test-cluster: setup  ## train on a local SLURM in which a node dies
 	TEST_CLUSTER=1 $(BIN)/python -m pytest -rs tests/cluster
 
 lint: setup  ## check the style

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 import notebooks  # noqa: E402
 
 logger = logging.getLogger(__name__)
-# docutils knows only \bigl and the like.
+# docutils lacks \big and \Big.
 latex2mathml.bigdelimiters |= {"big": 1, "Big": 2}
 PAGES = [
   "docs/*.md",
@@ -38,7 +38,7 @@ PAGES = [
 ]
 # Pages of the studies, which `study_pages` writes.
 STUDIES = ROOT / "docs" / "studies"
-# Pages below a page whose file is read on its own, too, without a site.
+# Pages below a page, whose own file does not list them.
 BELOW = {
   "experiments/results/README": """
 The replication </experiments/results/replication>

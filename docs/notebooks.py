@@ -9,8 +9,8 @@ from nbformat import NotebookNode, v4
 
 # pip takes the wheel in the notebook's folder, or else the one on PyPI.
 INSTALL = """\
-# Until the package is on PyPI, put the wheel that `make dist` builds beside
-# this notebook. In Colab, upload it.
+# Until the package is on PyPI, put its wheel beside this notebook. To build it
+# in a clone, run `pip wheel --no-deps .`. In Colab, upload it.
 %pip install --quiet --find-links . "orthograd-optax[plots]"
 """
 

@@ -2,7 +2,7 @@
 
     python examples/calibrate_sklearn.py
 
-A naive Bayes classifier of handwritten digits is right 83 % of the time, with a
+A naive Bayes classifier of handwritten digits has an accuracy of 83 % and a
 mean confidence of 99 %. Look at the page, calibrate_sklearn.html: it shows the
 gap, with intervals, and recommends a method to recalibrate the model. This
 example then fits that method, saves it as JSON, and uses it as a server would.

@@ -2,10 +2,10 @@
 
     python examples/equinox_mlp.py
 
-The two classes overlap, so no network can be right about all points. Look at
-the largest logit in equinox_mlp.png. With SGD it keeps growing, as the network
-memorizes noise. With ⊥Grad it stays small. The loss and the expected
-calibration error (ECE) on new points, which are printed, are smaller, too.
+The two classes overlap, so no network can classify all points correctly. Look
+at the largest logit in equinox_mlp.png. With SGD it keeps growing, as the
+network memorizes noise. With ⊥Grad it stays small. The printed loss and
+expected calibration error (ECE), on new points, are smaller with ⊥Grad.
 """
 
 import equinox as eqx

@@ -5,7 +5,8 @@
 Trains a network on noisy labels, with SGD and with ⊥Grad. Look at the expected
 calibration error (ECE), printed and drawn in flax_nnx.png. Both networks are
 overconfident, ⊥Grad's less so. A temperature is one number that divides all
-logits. Fitted on other examples, it removes most of the ECE of both networks.
+logits. Fitted on held-out examples, it removes most of the ECE of both
+networks.
 """
 
 from flax import nnx
@@ -26,7 +27,7 @@ class Classifier(nnx.Module):
 
 
 def data(key, n):
-  """Points around five centres. A quarter of them get a random label."""
+  """Draws points around five centres. A quarter get a random label."""
   keys = jax.random.split(key, 4)
   labels = jax.random.randint(keys[0], (n,), 0, 5)
   centres = jax.random.normal(jax.random.key(7), (5, 20))

@@ -45,7 +45,7 @@ def apply(params, x):
 
 
 def train(optimizer, entropy, steps, every):
-  """Accuracies on training and other sums, every few steps."""
+  """Returns accuracies on training and other sums, every few steps."""
   data, unseen = sums(jax.random.key(0))
   state = optimizer.init(params := init(jax.random.key(2)))
   loss = lambda params: entropy(apply(params, data[0]), data[1]).mean()

@@ -1,12 +1,13 @@
-"""A language model: is it sure of its tokens, and rightly so?
+"""A language model: can the confidence in its tokens be trusted?
 
     python examples/language_model.py
 
 Trains a small transformer on the text of a module of the standard library,
 letter by letter, by AdamW and ⊥AdamW at two weight decays. Look at three
-numbers of another module's text, printed and drawn in language_model.png: the
-confidence in the next letter, the expected calibration error (ECE), and the
-best temperature, which is above 1 if the model is overconfident.
+numbers, measured on the text of another module, printed and drawn in
+language_model.png: the confidence in the next letter, the expected calibration
+error (ECE), and the best temperature, which is above 1 if the model is
+overconfident.
 """
 
 import pathlib
@@ -24,7 +25,7 @@ VOCABULARY, WIDTH, LAYERS, LENGTH, BATCH = 128, 64, 2, 64, 16
 
 
 def tokens(module):
-  """The letters of a module's source."""
+  """Returns the letters of a module's source."""
   text = pathlib.Path(module.__file__).read_text("utf-8")
   return np.frombuffer(text.encode("ascii", "replace"), np.uint8).astype(int)
 
@@ -65,7 +66,7 @@ def train_step(model, optimizer, windows):
 
 
 def train(transform, steps, every):
-  """Confidence, ECE and best temperature of unseen text, every few steps."""
+  """Returns confidence, ECE and temperature of unseen text by step."""
   model = Transformer(nnx.Rngs(0))
   optimizer = nnx.Optimizer(model, transform, wrt=nnx.Param)
   seen, unseen = tokens(textwrap), tokens(shlex)

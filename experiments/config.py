@@ -51,11 +51,11 @@ class Config(Settings):
     epochs: passes over these images.
     batch_size: images in a step.
     learning_rate: the largest of a schedule's.
-    momentum: of SGD.
+    momentum: momentum of SGD.
     weight_decay: factor of the weights, which are added after ⊥Grad.
-    eps: of ⊥Grad.
+    eps: ε of ⊥Grad.
     augment: whether to crop and mirror training images at random.
-    precision: of convolutions; on a CPU, tf32 is float32.
+    precision: precision of convolutions; on a CPU, tf32 is float32.
     evaluate_on: the test images, or a tenth of the training images, balanced
       and the same for all runs, which then train on others.
     label_noise: fraction of a run's training images that get a wrong label,
@@ -124,12 +124,12 @@ class Config(Settings):
 
   @property
   def share(self) -> float:
-    """Fraction of the training images that a seed draws."""
+    """Returns the fraction of the training images that a seed draws."""
     return self.per_class / self.data.per_class
 
   @property
   def images(self) -> int:
-    """Training images of a run."""
+    """Returns the number of training images of a run."""
     return self.per_class * len(self.data.classes)
 
   @property
@@ -167,30 +167,30 @@ class Method(Settings):
   value makes another program. `engine/methods.py` computes methods.
 
   Attributes:
-    name: in rows, under `method`.
+    name: name in rows, under `method`.
     base: the optimizer.
     nesterov: whether the momentum of SGD and SGDP is Nesterov's.
-    schedule: of the learning rate: constant, or a linear warm-up and then a
+    schedule: learning rate: constant, or a linear warm-up and then a
       cosine to zero.
     where: the parameters that ⊥Grad acts on; "none" leaves ⊥Grad out.
-    renormalize: of ⊥Grad.
-    partition: of ⊥Grad.
+    renormalize: whether ⊥Grad rescales, as in `orthograd`.
+    partition: ⊥Grad's groups, `group_by` of `orthograd`.
     loss: the training loss.
     augmentation: "recipe" for the recipe's.
     wrapper: SAM, or an average of the weights, which is then evaluated.
-    strength: of ⊥Grad, at the first step.
-    strength_at_end: of ⊥Grad at the last step, after a linear ramp; None for
+    strength: strength of ⊥Grad, at the first step.
+    strength_at_end: ⊥Grad's at the last step, after a linear ramp; None for
       the same strength throughout.
     learning_rate: None for the recipe's.
-    momentum: of SGD and SGDP; None for the recipe's.
+    momentum: momentum of SGD and SGDP; None for the recipe's.
     weight_decay: factor of the weights; None for the recipe's.
     head_decay: factor of the weight decay in the last layer.
     warm_up: its share of all steps.
-    smoothing: of label smoothing.
+    smoothing: smoothing of label smoothing.
     focus: the exponent of the focal loss.
-    temperature: of LogitNorm.
+    temperature: temperature of LogitNorm.
     mixing: both parameters of mixup's beta distribution.
-    radius: of SAM's ball around the weights.
+    radius: radius of SAM's ball around the weights.
     averaging: the share of the average that a step keeps.
   """
 
@@ -231,7 +231,7 @@ class Method(Settings):
     check(self)
 
   def resolve(self, config: Config) -> "Method":
-    """The method without a name, its None replaced by the recipe's settings."""
+    """Returns the method, nameless, with the recipe's settings for None."""
     crop = "crop" if config.augment else "none"
     given = lambda value, default: default if value is None else value
     return self.replace(
@@ -255,7 +255,7 @@ jax.tree_util.register_dataclass(
 
 
 def with_orthograd(method: Method, **changes: Any) -> Method:
-  """The method with ⊥Grad. Both are one program, unless changes make two."""
+  """Returns the method with ⊥Grad. Most changes keep both in one program."""
   name = "orthograd" if method.name == "sgd" else f"orthograd_{method.name}"
   changes = {"name": name, "strength": 1.0} | changes
   return method.replace(**changes)
@@ -310,12 +310,12 @@ _OF = " ensemble of "
 
 
 def ensemble(method: str, size: int) -> str:
-  """What rows call the ensembles of a method's runs."""
+  """Returns what rows call the ensembles of a method's runs."""
   return f"{method}{_OF}{size}"
 
 
 def split_ensemble(name: str) -> tuple[str, str]:
-  """The method of a name in rows, and the ensemble's size; "" if it is none."""
+  """Returns a row name's method and its ensemble's size, "" for none."""
   method, _, size = name.partition(_OF)
   return method, size
 
@@ -332,16 +332,16 @@ class Study(Settings):
   """Runs, and the images to evaluate them on.
 
   Attributes:
-    name: of its file in `studies/`.
+    name: name of its file in `studies/`.
     config: the recipe of all runs.
-    methods: to compare.
+    methods: methods to compare.
     pairs: names of methods, or of their ensembles, to compare in pairs, the
-      second less the first; by default the first two methods.
+      second minus the first; by default the first two methods.
     outcome: the primary outcome, of `report/outcomes.py`.
-    seeds: number of seeds, each of which every method is run with.
+    seeds: number of seeds. Every method is run with each.
     first_seed: the first of them.
     evaluate_every: epochs between evaluations; 0 for one evaluation at the end.
-    corruptions: of CIFAR-10-C, to evaluate on at the end.
+    corruptions: corruptions to evaluate on at the end.
     corrupted_at: further epochs after which to evaluate on them.
     ensembles: sizes, such as 2 and 5, of ensembles to evaluate. An ensemble is
       the mean of the probabilities of seeds that train together and follow each
@@ -422,12 +422,12 @@ class Study(Settings):
 
   @property
   def method_names(self) -> tuple[str, ...]:
-    """The names of its methods, as in rows and on the command line."""
+    """Returns the names of its methods, as in rows and on the command line."""
     return tuple(method.name for method in self.methods)
 
   @property
   def pooled(self) -> tuple[str, ...]:
-    """The names of its methods' ensembles, likewise."""
+    """Returns the names of its methods' ensembles, as in rows."""
     return tuple(
       ensemble(name, size)
       for size in self.ensembles
@@ -435,19 +435,19 @@ class Study(Settings):
     )
 
   def block(self, seed: int) -> int:
-    """The number of the ensembles that a seed belongs to."""
+    """Returns the number of the ensembles that a seed belongs to."""
     return (seed - self.first_seed) // max(self.ensembles, default=1)
 
   @property
   def folder(self) -> pathlib.Path:
-    """The default folder for rows and checkpoints."""
+    """Returns the default folder for rows and checkpoints."""
     folder = pathlib.Path("runs") / (self.models_of or self.name)
     number, count = self.share
     return folder / f"shares/{number}-of-{count}" if count > 1 else folder
 
   @functools.cached_property
   def runs(self) -> list[Run]:
-    """All runs of its share, seed by seed."""
+    """Returns all runs of its share, seed by seed."""
     runs = [
       Run(method, seed)
       for seed in range(self.first_seed, self.first_seed + self.seeds)
@@ -469,7 +469,7 @@ class Study(Settings):
     return ["train", "clean", *sets]
 
   def override(self, settings: list[str]) -> "Study":
-    """The study with some settings replaced.
+    """Returns the study with some settings replaced.
 
     Args:
       settings: texts of the form key=value. A key is a field of the study or of
@@ -489,8 +489,8 @@ class Study(Settings):
         values[key] = parse(known[key], text)
       else:
         raise ConfigError(
-          f"{setting!r} is no setting. Write key=value with one of these keys: "
-          f"{', '.join(sorted([*known, 'methods']))}."
+          f"{setting!r} is not a setting. Write key=value with one of these "
+          f"keys: {', '.join(sorted([*known, 'methods']))}."
         )
     changes = {key: values.pop(key) for key in recipe.keys() & values.keys()}
     config = self.config.replace(**changes)
@@ -500,7 +500,7 @@ class Study(Settings):
     return study.replace(pairs=pairs)
 
   def settings(self) -> dict[str, str]:
-    """All that :meth:`override` can set, as text."""
+    """Returns all that :meth:`override` can set, as text."""
     own = {
       f.name: getattr(self, f.name)
       for f in dataclasses.fields(Study)
@@ -510,7 +510,7 @@ class Study(Settings):
     return {name: unparse(value) for name, value in own.items()}
 
   def _named(self, names: list[str]) -> tuple[Method, ...]:
-    """Methods by name. The study's own come before those of METHODS."""
+    """Returns methods by name. The study's own come before METHODS."""
     known = METHODS | {method.name: method for method in self.methods}
     for name in names:
       if name not in known:
@@ -595,13 +595,13 @@ def differences(study: Study, other: Study) -> dict[str, str]:
 
 
 def load_settings(folder: pathlib.Path) -> Study:
-  """The study that a folder's `study.json` describes."""
+  """Returns the study that a folder's `study.json` describes."""
   path = folder / "study.json"
   try:
     content = path.read_bytes()
   except OSError as error:
     raise ConfigError(
-      f"{folder} is no folder of a study ({error}). Give a folder that `python "
+      f"{folder} is not a study folder ({error}). Give a folder that `python "
       "-m experiments run` made."
     ) from error
   try:

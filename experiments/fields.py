@@ -33,7 +33,7 @@ class Settings:
 
 
 def field(default: Any, **rule: Any) -> Any:
-  """A field of the default's type, with a rule for its values.
+  """Creates a field of the default's type, with a rule for its values.
 
   Args:
     default: the default; None for a float that the recipe has.
@@ -44,12 +44,12 @@ def field(default: Any, **rule: Any) -> Any:
 
 
 def kind(field: dataclasses.Field) -> type:
-  """The type of a field's values."""
+  """Returns the type of a field's values."""
   return float if field.default is None else type(field.default)
 
 
 def parse(field: dataclasses.Field, text: str) -> Any:
-  """A field's value from text. The value is not checked yet."""
+  """Returns a field's value from text. The value is not checked yet."""
   type_ = kind(field)
   try:
     if type_ is bool:
@@ -69,7 +69,7 @@ def parse(field: dataclasses.Field, text: str) -> Any:
 
 
 def unparse(value: Any) -> str:
-  """The text that :func:`parse` reads a value from.
+  """Returns the text that :func:`parse` reads a value from.
 
   Examples:
     >>> print(unparse(True), unparse(("fog", "jpeg")), unparse(0.5))

@@ -171,7 +171,7 @@ def remove_leftovers(folder: pathlib.Path, *names: str) -> None:
 
 
 def is_name(value: Any) -> bool:
-  """Whether a value may be part of a file's name: printable, and not a path."""
+  """Returns whether a value may be in a file's name: printable, and no path."""
   return (
     isinstance(value, str)
     and bool(value.strip())

@@ -43,11 +43,11 @@ class Recipe:
   """The settings that all arms share.
 
   Attributes:
-    modulus: of the sums; there are modulus² pairs.
-    train_share: of the pairs; the others are the test pairs.
-    width: of both hidden layers.
-    learning_rate: of AdamW, whose betas are 0.9 and 0.999 and eps 1e-8.
-    steps: of the full batch.
+    modulus: modulus of the sums; there are modulus² pairs.
+    train_share: share of the pairs; the others are the test pairs.
+    width: width of both hidden layers.
+    learning_rate: AdamW's. Its betas are 0.9 and 0.999, its eps is 1e-8.
+    steps: steps of the full batch.
     evaluate_every: steps between two evaluations.
   """
 
@@ -82,7 +82,7 @@ class Arm(NamedTuple):
 
   @property
   def key(self) -> str:
-    """The arm's name in rows, under `method`."""
+    """Returns the arm's name in rows, under `method`."""
     name = "orthograd_adamw" if self.orthograd else "adamw"
     name += f"_decay_{self.weight_decay:g}" if self.weight_decay else ""
     return f"{name}_stablemax" if self.stablemax else name
@@ -131,12 +131,12 @@ def init(recipe: Recipe, seed: int) -> list[np.ndarray]:
 
 
 def sums(pairs: jax.Array, modulus: int) -> jax.Array:
-  """The labels of pairs."""
+  """Returns the labels of pairs."""
   return pairs.sum(axis=-1) % modulus
 
 
 def logits(params: Params, pairs: jax.Array) -> jax.Array:
-  """The logits, of shape (pairs, modulus)."""
+  """Returns the logits, of shape (pairs, modulus)."""
   first, second, last = params
   # `first` times the concatenation of two one-hot vectors.
   hidden = first[pairs[:, 0]] + first[len(first) // 2 + pairs[:, 1]]
@@ -144,7 +144,7 @@ def logits(params: Params, pairs: jax.Array) -> jax.Array:
 
 
 def losses(logits: jax.Array, labels: jax.Array, stablemax: Any) -> jax.Array:
-  """The loss of each pair."""
+  """Returns the loss of each pair."""
   entropy = optax.losses.softmax_cross_entropy_with_integer_labels
   stable = calibration.stablemax_cross_entropy
   return jnp.where(stablemax, stable(logits, labels), entropy(logits, labels))
@@ -177,7 +177,7 @@ def measure(
 
 
 def optimizer(recipe: Recipe, arm: Arm) -> optax.GradientTransformation:
-  """⊥AdamW. With strength 0 it is AdamW, so all arms are one program."""
+  """Creates ⊥AdamW. Strength 0 gives AdamW, so all arms are one program."""
   return orthograd_adamw(
     recipe.learning_rate, weight_decay=arm.weight_decay, strength=arm.orthograd
   )
@@ -233,7 +233,7 @@ def train(
 
 
 def task(study: str, recipe: Recipe) -> Task:
-  """The rows of a study. With the full batch, a step is an epoch."""
+  """Returns the task of a study. With the full batch, a step is an epoch."""
   return Task(
     study,
     f"addition mod {recipe.modulus}",
@@ -253,7 +253,7 @@ def run(
   """Trains the runs that a folder lacks, arm by arm, and adds their rows.
 
   Args:
-    folder: of the rows.
+    folder: folder of the rows.
     study: one of `STUDIES`.
     recipe: what all arms share.
     seeds: by default the study's.
@@ -276,9 +276,9 @@ def run_rates(
   ⊥AdamW.
 
   Args:
-    folder: of the rows. What it has already is not trained again.
+    folder: folder of the rows. What it has already is not trained again.
     recipe: the learning rate, and what all arms share.
-    seeds: to train each arm with.
+    seeds: seeds to train each arm with.
 
   Returns:
     The rows of the study at this learning rate.
@@ -337,11 +337,11 @@ def run_all_rates(
 def rate_tests(
   goal: Mapping[Arm, Mapping[int, int]], steps: int
 ) -> dict[str, float]:
-  """The p-values of the plan's three tests at a learning rate.
+  """Returns the p-values of the plan's three tests at a learning rate.
 
   Args:
     goal: for each arm, the steps to 99 % of each seed.
-    steps: of training. A seed with more steps never reached 99 %.
+    steps: steps of training. A seed with more steps never reached 99 %.
   """
   ours = goal[ORTHOGRAD]
   (tuned,) = (a for a in goal if a.weight_decay and not a.orthograd)
@@ -361,7 +361,7 @@ def rate_tests(
 def steps_to_goal(
   rows: Iterable[Mapping[str, Any]], arm: Arm, recipe: Recipe
 ) -> dict[int, int]:
-  """For each seed, the first evaluated step with 99 % test accuracy.
+  """Returns each seed's first evaluated step with 99 % test accuracy.
 
   A run that never reaches it counts as one step more than all steps.
   """
@@ -377,7 +377,7 @@ def steps_to_goal(
 def pilot_steps(
   rows: Iterable[Mapping[str, Any]], recipe: Recipe
 ) -> dict[float, list[int]]:
-  """For each weight decay of the pilot, the steps to 99 % of its seeds."""
+  """Returns the steps to 99 % of the pilot's seeds, by weight decay."""
   pilot = [row for row in rows if row["study"] == PILOT]
   return {
     decay: list(steps_to_goal(pilot, Arm(False, decay), recipe).values())
@@ -386,7 +386,7 @@ def pilot_steps(
 
 
 def choose(steps: Mapping[float, Sequence[int]]) -> float:
-  """The weight decay with the fewest steps to 99 %, mean of the seeds.
+  """Returns the weight decay with the fewest steps to 99 %, mean over seeds.
 
   Examples:
     >>> choose({1.0: [501, 320, 330], 3.0: [180, 190, 170]})
@@ -396,7 +396,7 @@ def choose(steps: Mapping[float, Sequence[int]]) -> float:
 
 
 def pilot_text(rows: Iterable[Mapping[str, Any]], recipe: Recipe) -> str:
-  """The pilot's steps to 99 %, and its choice."""
+  """Returns the pilot's steps to 99 %, and its choice."""
   steps = pilot_steps(rows, recipe)
   lines = [
     f"{decay:4g}  {np.mean(its):.1f}  {its}" for decay, its in steps.items()

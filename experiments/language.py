@@ -100,7 +100,7 @@ class Arm(NamedTuple):
 
   @property
   def key(self) -> str:
-    """The arm's name in rows: `adamw_usual`, with the rate when tuning."""
+    """Returns the arm's name in rows, such as `adamw_usual`."""
     (decay,) = (k for k, v in DECAYS.items() if v == self.weight_decay)
     return f"{'orthograd_' * self.orthograd}adamw_{decay}"
 
@@ -137,7 +137,7 @@ class Text(NamedTuple):
 
 
 def text_folders() -> list[pathlib.Path]:
-  """The standard library's folder, and the installed packages' folders."""
+  """Returns the folders of the standard library and installed packages."""
   installed = ("site-packages", "dist-packages")
   paths = [sysconfig.get_paths()["stdlib"]]
   paths += [p for p in sys.path if pathlib.Path(p).name in installed]
@@ -219,7 +219,7 @@ def _windows(text: np.ndarray, recipe: Recipe) -> np.ndarray:
 
 
 def init(recipe: Recipe, seed: int) -> Params:
-  """Initial weights: normal, smaller where blocks add to their input."""
+  """Draws initial weights: normal, smaller where blocks add to their input."""
   random, d = np.random.default_rng([seed, 1]), recipe.width
 
   def draw(*shape, scale=0.02):
@@ -244,11 +244,11 @@ def init(recipe: Recipe, seed: int) -> Params:
 
 
 def logits(recipe: Recipe, params: Params, inputs: jax.Array) -> jax.Array:
-  """The logits (windows, bytes, 256) of the byte after each of the inputs.
+  """Computes logits (windows, bytes, 256) of the byte after each input.
 
   Args:
-    recipe: of the transformer.
-    params: of one run.
+    recipe: recipe of the transformer.
+    params: parameters of one run.
     inputs: (windows, bytes), integers.
   """
   params = optax.tree.cast(params, jnp.dtype(recipe.precision))
@@ -275,14 +275,14 @@ def logits(recipe: Recipe, params: Params, inputs: jax.Array) -> jax.Array:
 
 
 def loss(recipe: Recipe, params: Params, windows: jax.Array) -> jax.Array:
-  """The mean cross-entropy, in nats per byte."""
+  """Returns the mean cross-entropy, in nats per byte."""
   entropy = optax.losses.softmax_cross_entropy_with_integer_labels
   inputs, labels = windows[:, :-1], windows[:, 1:].astype(jnp.int32)
   return jnp.mean(entropy(logits(recipe, params, inputs), labels))
 
 
 def optimizer(recipe: Recipe, arm: Arm) -> optax.GradientTransformation:
-  """⊥AdamW with warm-up and cosine. With strength 0 it is AdamW.
+  """Creates ⊥AdamW with warm-up and cosine. Strength 0 gives AdamW.
 
   Only matrices decay.
   """
@@ -334,9 +334,9 @@ def train(
   """Trains runs together. Yields each with its last step and its metrics.
 
   Args:
-    recipe: of all runs.
-    text: to train on.
-    windows: to evaluate on.
+    recipe: recipe of all runs.
+    text: text to train on.
+    windows: windows to evaluate on.
     runs: arms and seeds.
     say: prints progress.
   """
@@ -366,7 +366,7 @@ def train(
 
 @functools.partial(jax.jit, static_argnames="recipe")
 def measure(recipe: Recipe, params: Params, windows: jax.Array):
-  """What a run's row has: metrics of the bytes, and after T.
+  """Computes what a run's row has: metrics of the bytes, and after T.
 
   The temperature of the first half of the windows is applied to the second half
   and the other way round. The halves have different packages, except for one.
@@ -401,10 +401,10 @@ def run(
   """Chooses each arm's learning rate, and trains all seeds at it.
 
   Args:
-    folder: of the rows. What it has already is not trained again.
+    folder: folder of the rows. What it has already is not trained again.
     recipe: what all runs share.
-    seeds: to train each arm with.
-    folders: folders of packages, by default those of this Python.
+    seeds: seeds to train each arm with.
+    folders: folders of packages, by default this Python's.
 
   Returns:
     The rows of the study.
@@ -446,7 +446,7 @@ def run(
 
 
 def mean_losses(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-  """The mean loss of the seeds of each arm. Runs that diverged have none."""
+  """Returns each arm's mean loss over seeds that did not diverge."""
   values: dict[str, list[float]] = collections.defaultdict(list)
   for row in rows:
     value = row["metrics"]["loss"]
@@ -455,7 +455,7 @@ def mean_losses(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def result_text(rows: Sequence[Mapping[str, Any]]) -> str:
-  """A line for each decay and outcome: both means, and their difference.
+  """Returns a line for each decay and outcome: both means and the difference.
 
   Bits per byte have the margin of PLAN.md, 3 % of the mean without ⊥Grad, and p
   with Holm's adjustment over the four comparisons.

@@ -19,7 +19,7 @@ class Run(NamedTuple):
   Attributes:
     arm: its method: a NamedTuple of settings with a property `key`, the
       method's name in rows.
-    seed: of its data, initial weights and order.
+    seed: seed of its data, initial weights and order.
   """
 
   arm: Any
@@ -46,7 +46,7 @@ class Task:
     study: its name in rows.
     dataset: the examples that metrics are of.
     config: settings that all runs share.
-    steps: of a whole run.
+    steps: steps of a whole run.
     train: trains runs.
     at_once: how many runs train together. A study that is stopped loses the
       runs that were training.
@@ -65,7 +65,7 @@ class Task:
     """Trains the runs that a folder lacks, and adds their rows.
 
     Args:
-      folder: of the rows, created if missing.
+      folder: folder of the rows, created if missing.
       runs: that the folder should have.
 
     Returns:

@@ -53,19 +53,19 @@ class Grid:
   ladders: Mapping[str, tuple[float | None, ...]]
 
   def named(self, setting: Setting) -> dict[str, float]:
-    """The setting's values, by name."""
+    """Returns the setting's values, by name."""
     return dict(zip(self.ladders, setting, strict=True))
 
   def first(self) -> list[Setting]:
-    """The settings of the grid before an extension."""
+    """Returns the settings of the grid before an extension."""
     return _product(ladder[1:-1] for ladder in self.ladders.values())
 
   def all(self) -> list[Setting]:
-    """The settings that the ladders have, with the steps beyond the grid."""
+    """Returns all settings of the ladders, with the steps beyond the grid."""
     return _product(self.ladders.values())
 
   def at_edge(self, setting: Setting) -> bool:
-    """Whether the ladders have a step beyond this setting of the grid."""
+    """Returns whether the ladders go beyond this setting of the grid."""
     ladders = zip(self.ladders.values(), setting, strict=True)
     return any(
       (value == ladder[1] and ladder[0] is not None)
@@ -74,7 +74,7 @@ class Grid:
     )
 
   def beyond(self, best: Setting, count: int) -> list[Setting]:
-    """The settings outside of the grid that are nearest to its best.
+    """Returns the settings outside of the grid that are nearest to its best.
 
     Args:
       best: a setting of the grid.
@@ -98,10 +98,10 @@ def _product(ladders) -> list[Setting]:
 def to_try(
   grids: Mapping[str, Grid], losses: Losses, more: int
 ) -> dict[str, list[Setting]]:
-  """The settings to try, by method.
+  """Returns the settings to try, by method.
 
   Args:
-    grids: of all methods.
+    grids: grids of all methods.
     losses: what is known so far.
     more: how many settings an extension adds to each method; fewer if a
       method's ladders have fewer.
@@ -122,7 +122,7 @@ def to_try(
 def choose(
   tried: Mapping[str, list[Setting]], losses: Losses
 ) -> dict[str, Setting]:
-  """The setting with the lowest loss of each method, the first of equals.
+  """Returns each method's setting with the lowest loss, the first of equals.
 
   Returns:
     The settings by method; nothing while a loss is unknown.
@@ -142,7 +142,7 @@ def choose(
 
 
 def named(method: Method, **settings: Any) -> Method:
-  """The method with other settings, which its name tells."""
+  """Returns the method with other settings, named after them."""
   words = "_".join(f"{value:g}" for value in settings.values())
   return method.replace(name=f"{method.name}_{words}", **settings)
 
@@ -160,11 +160,11 @@ def tuning_study(
   seeds: int = 2,
   more: int = 4,
 ) -> Study:
-  """The study that trains the grids, with cosine, on held-out images.
+  """Returns the study that trains the grids, with cosine, on held-out images.
 
   Args:
-    name: of the study. Its kept rows decide about an extension.
-    config: the recipe, but for the images to evaluate on.
+    name: name of the study. Its kept rows decide about an extension.
+    config: the recipe, except for the images to evaluate on.
     grids: by the name of a method in METHODS.
     criterion: one of :data:`CRITERIA`.
     seeds: number of seeds.
@@ -184,7 +184,7 @@ def tuning_study(
 def chosen(
   study: Study, grids: Mapping[str, Grid], criterion: str
 ) -> tuple[Method, ...]:
-  """Each method at its best setting, by the kept rows of a tuning study.
+  """Returns each method at its best setting, by kept rows of a tuning study.
 
   While rows are missing, methods have the first setting, and names that end in
   "_untuned". The names of methods that are chosen by the loss after T end in
@@ -192,7 +192,7 @@ def chosen(
 
   Args:
     study: the tuning study.
-    grids: of the methods to choose, by their names in METHODS.
+    grids: grids of the methods to choose, by their names in METHODS.
     criterion: one of :data:`CRITERIA`.
   """
   known = kept_losses(study.name, study.config, study.seeds, criterion)
@@ -218,16 +218,16 @@ def contest(
   criterion: str,
   **fields: Any,
 ) -> Study:
-  """The study of methods at their best settings, on the test images.
+  """Returns the study of methods at their best settings, on test images.
 
   Each method without ⊥Grad is paired with its base optimizer with ⊥Grad, or
   with SGD with ⊥Grad if the study has no such method. Arms are paired with the
   latter, too.
 
   Args:
-    name: of the study.
+    name: name of the study.
     tuning: the tuning study.
-    grids: of the methods to compare, by their names in METHODS.
+    grids: grids of the methods to compare, by their names in METHODS.
     criterion: one of :data:`CRITERIA`. The primary outcome is the same loss, of
       the test images.
     **fields: further fields of the study.
@@ -249,7 +249,7 @@ def contest(
 def kept_losses(
   study: str, config: Config, seeds: int, criterion: str
 ) -> dict[str, float]:
-  """The mean loss of each method whose seeds have all been kept.
+  """Returns the mean loss of each method whose seeds have all been kept.
 
   A run that diverged has an infinite loss.
   """
@@ -267,13 +267,13 @@ def kept_losses(
 
 
 def _kept_rows(study: str, config: Config) -> Iterator[dict[str, Any]]:
-  """The kept rows of a study with its recipe: others are of a trial."""
+  """Returns a study's kept rows with its recipe: others are of a trial."""
   rows = kept.load([study])
   return (row for row in rows if row["config_hash"] == config.hash)
 
 
 def temperatures(study: Study) -> dict[int, float]:
-  """The temperature of each subset of images, from a study's kept rows.
+  """Returns the temperature of each subset of images, from kept rows.
 
   It is the geometric mean of the temperatures that the seeds of the subset
   fitted on their own images.

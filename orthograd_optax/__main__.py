@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
   )
   add = report.add_argument
   add("predictions", help="a .npz, .csv, .parquet or .npy file")
-  add("labels", nargs="?", help="a second .npy file, if the first is one")
+  add("labels", nargs="?", help="labels as .npy, if the predictions are .npy")
   add("--name", help="name of the model on the page")
   compare = commands.add_parser(
     "compare",
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
   add = compare.add_argument
   add("old", help="predictions of the old model")
   add("new", help="predictions of the new model")
-  add("--labels", help="a .npy file, if the predictions are .npy files")
+  add("--labels", help="labels as .npy, if the predictions are .npy")
   add("--names", nargs=2, metavar=("OLD", "NEW"), help="names of the models")
   for command, page in ((report, "PREDICTIONS"), (compare, "OLD_or_NEW")):
     add = command.add_argument
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
       help=f"path of the page (default: {page}.html in the current folder, "
       "named after the predictions file; with --json, no page)",
     )
-    text = "print all numbers as JSON, and no table"
+    text = "print all numbers as JSON instead of the table"
     add("--json", action="store_true", help=text)
     text = "number of bins of confidence (default: 10)"
     add("--bins", type=int, default=10, help=text)

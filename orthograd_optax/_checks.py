@@ -223,7 +223,7 @@ def has_updates(
 
 
 def is_known(x: Any) -> bool:
-  """Tells whether x has values here: not traced, and not on other hosts."""
+  """Returns whether x has values here: not traced, and not on other hosts."""
   traced = isinstance(x, core.Tracer)
   return not traced and getattr(x, "is_fully_addressable", True)
 

@@ -154,7 +154,7 @@ def _measure(xs: Arrays, us: Arrays, axes: Axes, axis_name: Any) -> Any:
 
 
 def _floats(*groups: Arrays) -> list[list[jax.Array]]:
-  """Real arrays of one dtype: float64 if any is, else float32."""
+  """Returns real arrays of one dtype: float64 if any is, else float32."""
   parts = [_projection.split(xs) for xs in groups]
   bits = max(jnp.finfo(x.dtype).bits for xs in parts for x in xs)
   dtype = jnp.float64 if bits > 32 else jnp.float32

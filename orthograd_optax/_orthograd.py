@@ -66,12 +66,13 @@ def orthograd(
   **Order.** Put ``orthograd`` first in a chain, on the raw gradient. Weight
   decay before it is parallel to the parameters, and is removed. Momentum after
   it adds steps that were orthogonal to earlier parameters, so the sum is not
-  exactly orthogonal to the present ones.
+  exactly orthogonal to the current ones.
 
   **The gate.** If a gradient is parallel to its parameters, projection leaves
-  only rounding noise. With renormalization such a vector gets no update: the
-  gate closes. It does if ‖g⊥‖ is below about 1.2e-6 of ‖g‖ in float32, 2e-3 in
-  float16 and 1.6e-2 in bfloat16. If one of w and g is float32, half of that.
+  only rounding noise. With renormalization, the gate then closes: the vector
+  gets no update. The gate closes if ‖g⊥‖ / ‖g‖ is below about 1.2e-6 in
+  float32, 2e-3 in float16 and 1.6e-2 in bfloat16. If only one of w and g has 16
+  bits, its threshold is half as large.
 
   **Scalars and zeros.** Exclude scalars with ``mask``, or join them to other
   leaves with ``group_by``. A leaf with one entry is parallel to its gradient:
@@ -110,8 +111,8 @@ def orthograd(
       several leaves, batch axes correspond in ascending order.
     mask: a tree of booleans, or a callable from the parameters to one, as in
       :func:`optax.masked`. Where it is ``False``, updates pass unchanged.
-    axis_name: the name or names of the axes of ``jax.shard_map`` or
-      ``jax.pmap`` over which the *parameters* are sharded. Leave it out under
+    axis_name: the name or names of the ``jax.shard_map`` or ``jax.pmap`` axes
+      over which the *parameters* are sharded. Leave it out under
       ``jax.jit`` and for replicated parameters. The tree may have leaves that
       are replicated over these axes, but no group may mix them with sharded
       ones, and their gradients must be averaged over the axes first. With
@@ -119,8 +120,8 @@ def orthograd(
       unnoticed.
     use_float64: whether to sum in float64 on CPUs and GPUs. Set it to ``False``
       for a GPU with slow float64. Float32 sums read the parameters and updates
-      three times instead of once, and lose digits where both are nearly
-      parallel.
+      three times instead of once, and lose digits where a gradient is nearly
+      parallel to its parameters.
     diagnostics: whether to keep cos(w, g) and the gate of each group. Read them
       with :func:`read_diagnostics`.
 

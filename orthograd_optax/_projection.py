@@ -248,7 +248,7 @@ def _write(
 
 
 def keep(untouched, gs: Arrays, outs: Arrays, axes: Axes) -> list[jax.Array]:
-  """Selects g where it is untouched, and else the result, in the dtype of g."""
+  """Returns g where it is untouched, else the result, in the dtype of g."""
   outs = [_cast(out, g.dtype) for out, g in zip(outs, gs, strict=True)]
   if not untouched.ndim:
     return [lax.select(untouched, *pair) for pair in zip(gs, outs, strict=True)]
@@ -284,11 +284,11 @@ def _spread(number: jax.Array, xs: Arrays, axes: Axes) -> list[jax.Array]:
 
 
 class Noise(NamedTuple):
-  """A bound on ‖g⊥‖ that rounding alone leaves of a parallel g.
+  """A bound on the ‖g⊥‖ that rounding leaves if g is parallel to w.
 
   Attributes:
     relative: ‖g⊥‖² as a fraction of ‖g‖².
-    w: ‖g⊥‖ from subnormal entries of w, before it is multiplied by c.
+    w: ‖g⊥‖ from subnormal entries of w, not yet multiplied by c.
     g: ‖g⊥‖ from subnormal entries of g.
   """
 
@@ -336,7 +336,7 @@ def _quantum(dtype: Any) -> float:
 
 
 class Solution(NamedTuple):
-  """What becomes of each vector.
+  """How to update each vector.
 
   Attributes:
     gain: the factor that restores the norm; 0 where the gate is closed.
@@ -380,7 +380,7 @@ def _slope(sums: Sums, strength) -> tuple[jax.Array, jax.Array]:
 def _solve(
   sums: Sums, c, rr, strength, eps, noise: Noise, *, renormalize: bool
 ) -> Solution:
-  """Decides what becomes of each vector. rr is ‖g⊥‖²."""
+  """Returns the solution, given c = ⟨w, g⟩ / ⟨w, w⟩ and rr = ‖g⊥‖²."""
   _, ww, gg = sums
   nonzero = (ww != 0) & (gg != 0)
   cosine = c * jnp.sqrt(_safe(ww, nonzero)) / jnp.sqrt(_safe(gg, nonzero))

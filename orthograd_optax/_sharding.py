@@ -1,4 +1,4 @@
-"""Tells how an array is sharded, as far as tracing knows."""
+"""Finds how an array is sharded, as far as this is known while tracing."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 
 def is_whole(x: jax.Array) -> bool:
-  """Tells whether x is known to lie on one device, with a known size.
+  """Returns whether x is known to lie on one device, with a known size.
 
   Stack or reshape only such arrays. XLA would gather sharded ones.
   """
@@ -42,7 +42,7 @@ def varying_axes(x: Any) -> frozenset[str]:
 
 
 def _mesh(x: jax.Array) -> Any:
-  """Returns the mesh of x, as far as it is known."""
+  """Returns the mesh of x, or the current one if x has none."""
   mesh = jax.typeof(x).sharding.mesh
   return jax.sharding.get_abstract_mesh() if mesh.empty else mesh
 

@@ -6,8 +6,8 @@ of entries. *Exact* sums in the entries' own dtype, for float64 leaves and for
 devices without fast float64. Its caller first divides w and g by their
 `magnitude`, and then measures g⊥ itself.
 
-These functions call `lax` where `jax.numpy` would do: they are traced for every
-leaf, and `jax.numpy` takes several times as long to trace.
+These functions call `lax` instead of `jax.numpy`, which takes several times as
+long to trace. They are traced for every leaf.
 """
 
 from collections.abc import Iterable, Sequence
@@ -122,7 +122,7 @@ def wide_stacks(groups: Sequence[Group]) -> list[tuple[list[int], Sums]]:
 
 
 def _equal(keys: Iterable[Any]) -> list[list[int]]:
-  """Lists the places of equal keys. A key of ``None`` stands alone."""
+  """Returns the indices of equal keys. A key of ``None`` stands alone."""
   places: list[list[int]] = []
   by_key: dict[Any, list[int]] = {}
   for place, key in enumerate(keys):

@@ -10,7 +10,7 @@ import shutil
 
 os.environ["JAX_PLATFORMS"] = os.environ.get("JAX_PLATFORMS", "cpu")
 # Most of the time is spent compiling what runs once or twice. Each flag is here
-# once, also in a worker, which gets those of the process that started it.
+# once, also in a worker, which inherits the flags of its parent process.
 os.environ["XLA_FLAGS"] = " ".join(
   dict.fromkeys(
     [

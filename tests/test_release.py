@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-FILES = ["pyproject.toml", "CHANGELOG.md", "CITATION.cff"]
+FILES = ["pyproject.toml", "CHANGELOG.md", "CITATION.cff", "docs/cite.md"]
 
 
 def faults(tag, root):
@@ -22,9 +22,10 @@ def faults(tag, root):
 @pytest.fixture
 def released(tmp_path):
   """A clone's files on the day of a release."""
+  (tmp_path / "docs").mkdir()
   for name in FILES:
-    shutil.copy(ROOT / name, tmp_path)
-  date = "2027-01-31"
+    shutil.copy(ROOT / name, tmp_path / name)
+  date = "2026-12-31"
   replace(
     tmp_path / "CHANGELOG.md",
     "# Changelog\n\n## [Unreleased]\n\n## [0.1.0] - " + date + "\n\nAll.\n",
@@ -51,10 +52,12 @@ def test_a_release_passes(released):
   [
     ("pyproject.toml", '"0.1.0"', '"0.2.0"', "the tag: expected v0.2.0"),
     ("CHANGELOG.md", "[0.1.0]", "[0.0.9]", "CHANGELOG.md: expected 0.1.0"),
-    ("CHANGELOG.md", "2027-01-31", "2027-02-01", "date-released in"),
+    ("CHANGELOG.md", "2026-12-31", "2027-01-01", "date-released in"),
     ("CHANGELOG.md", "ed]\n", "ed]\n\n- More.\n", "move what is unreleased"),
     ("CITATION.cff", "version: 0.1.0", "version: 0.2.0", "got 0.2.0"),
     ("CITATION.cff", "date-released", "date", "got None"),
+    ("docs/cite.md", "{0.1.0}", "{0.2.0}", "version in docs/cite.md"),
+    ("docs/cite.md", "{2026}", "{2027}", "year in docs/cite.md"),
   ],
 )
 def test_each_fault_is_told(released, name, old, new, fault):

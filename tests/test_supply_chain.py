@@ -17,13 +17,14 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 def installed(requirements):
   """All distributions that requirements lead to, in this environment."""
-  found, left = set(), [Requirement(text) for text in requirements]
+  seen, left = set(), [Requirement(text) for text in requirements]
   while left:
-    one = left.pop()
-    name, extras = canonicalize_name(one.name), tuple(sorted(one.extras))
-    if (name, extras) in found:
+    wanted = left.pop()
+    name = canonicalize_name(wanted.name)
+    extras = tuple(sorted(wanted.extras))
+    if (name, extras) in seen:
       continue
-    found.add((name, extras))
+    seen.add((name, extras))
     if name == PROJECT["name"]:
       left += [Requirement(text) for e in extras for text in EXTRAS[e]]
       continue
@@ -33,7 +34,7 @@ def installed(requirements):
         needed.marker.evaluate({"extra": extra}) for extra in ("", *extras)
       ):
         left.append(needed)
-  return {name for name, _ in found} - {PROJECT["name"]}
+  return {name for name, _ in seen} - {PROJECT["name"]}
 
 
 def pinned(file):
@@ -55,7 +56,7 @@ def test_all_that_is_installed_is_pinned(file):
 
 
 def test_all_that_builds_the_site_is_pinned():
-  """Which is no part of `dev`, nor built with the oldest versions."""
+  """The extra `docs` is not in `dev`, nor built with the oldest versions."""
   pytest.importorskip("sphinx")
   needed, names = installed(EXTRAS["docs"]), pinned("constraints.txt")
   assert needed <= names, needed - names
@@ -82,8 +83,9 @@ def test_what_is_imported_is_declared(folder, extras):
   declared = {canonicalize_name(Requirement(text).name) for text in texts}
   providers = importlib.metadata.packages_distributions()
   for name in imported(folder):
-    if found := {canonicalize_name(it) for it in providers.get(name, ())}:
-      assert found & declared, f"{folder} imports {name}, of {found}"
+    names = {canonicalize_name(it) for it in providers.get(name, ())}
+    if names:
+      assert names & declared, f"{folder} imports {name}, from {names}"
 
 
 def imported(folder):

@@ -29,7 +29,7 @@ COMMANDS: dict[tuple[str, str], Command] = {}
 
 
 def argument(*names: str, **options: Any) -> tuple[Any, Any]:
-  """What `ArgumentParser.add_argument` takes."""
+  """Holds what `ArgumentParser.add_argument` takes."""
   return names, options
 
 
@@ -54,7 +54,7 @@ def command(
   """Decorates a function that is a command.
 
   Args:
-    *arguments: of the command.
+    *arguments: arguments of the command.
     example: its arguments, and what it does; the help ends in it.
     topic: the command that this one is a part of, such as "data".
   """
@@ -74,8 +74,8 @@ def make_parser(
   """Makes the parser of all commands. A parsed command's function is `run`.
 
   Args:
-    description: of the program.
-    examples: of the program; its help ends in them.
+    description: description of the program.
+    examples: examples of the program; its help ends in them.
     topics: for each topic, one line about it and its description.
   """
   raw: Any = {"formatter_class": argparse.RawDescriptionHelpFormatter}

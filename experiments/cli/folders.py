@@ -12,7 +12,7 @@ from experiments.rows import Rows, RowsError
 
 
 def left_out(folder: pathlib.Path) -> list[str]:
-  """A line for each of the settings whose runs the folder's page leaves out."""
+  """Returns a line for each setting whose runs the folder's page leaves out."""
   rows = Rows(folder / "rows.jsonl", write=False)
   return [
     f"Not in the comparison: {others}, which {rows.path} also has."
@@ -33,7 +33,7 @@ def check_folder(folder: pathlib.Path) -> None:
 
 
 def next_step(study: Study, folder: pathlib.Path) -> str:
-  """What to do after a study has run in a folder: the command, and why."""
+  """Says what to do after a study has run in a folder, and why."""
   number, count = study.share
   if count > 1:
     return (
@@ -59,7 +59,7 @@ def _can_compare(study: Study, found: Results) -> bool:
 
 
 def _page_of_another(study: Study, shown: Study, folder: pathlib.Path) -> str:
-  """How to get a page of a study in a folder whose page is another's."""
+  """Says how to get a study's page in a folder whose page is another's."""
   text = (
     f"`{_line('report', folder)}` writes the page of {shown.name}, by the "
     f"settings in {folder / 'study.json'}."
@@ -71,7 +71,7 @@ def _page_of_another(study: Study, shown: Study, folder: pathlib.Path) -> str:
 
 
 def _too_little(study: Study, found: Results, folder: pathlib.Path) -> str:
-  """Which seeds there are, and the command that trains enough of them."""
+  """Says which seeds there are, and the command that trains enough of them."""
   seeds = {name: len(found.seeds([name])) for name in study.method_names}
   there = ", ".join(
     f"{count} seed{'' if count == 1 else 's'} of {name}"
@@ -92,7 +92,7 @@ def _too_little(study: Study, found: Results, folder: pathlib.Path) -> str:
 
 
 def _training(study: Study, folder: pathlib.Path) -> str:
-  """The command that trains what a comparison lacks."""
+  """Returns the command that trains what a comparison lacks."""
   wanted = {}
   if study.seeds < 2:
     wanted["seeds"] = "2"
@@ -105,7 +105,7 @@ def _training(study: Study, folder: pathlib.Path) -> str:
 
 
 def _line(*words: str | pathlib.Path) -> str:
-  """A command for a shell, its paths quoted."""
+  """Returns a command for a shell, its paths quoted."""
   quote = lambda word: shlex.quote(str(word))
   texts = (quote(w) if isinstance(w, pathlib.Path) else w for w in words)
   return " ".join([PROGRAM, *texts])

@@ -399,8 +399,8 @@ def report_(args: argparse.Namespace) -> None:
     "--seeds",
     type=whole_numbers,
     metavar="LIST",
-    help="such as 100,101 (100 to 109; the pilot's are 900 to 902, and those "
-    "of --rates 110 to 119)",
+    help="such as 100,101 (100 to 109; the pilot's are 900 to 902, and with "
+    "--rates 110 to 119)",
   ),
   example=(
     "grokking --output runs/try --steps 20 --seeds 1,2",
@@ -467,7 +467,7 @@ def language(args: argparse.Namespace) -> None:
 
 
 def _study(args: argparse.Namespace) -> tuple[Any, pathlib.Path]:
-  """The study that the arguments name, and its folder."""
+  """Returns the study that the arguments name, and its folder."""
   from experiments import config
 
   study = config.load_study(args.study).override(args.set or [])
@@ -477,7 +477,7 @@ def _study(args: argparse.Namespace) -> tuple[Any, pathlib.Path]:
 
 
 def _changes(study: Any, args: argparse.Namespace) -> str:
-  """The settings that `--set` changes, and their values before."""
+  """Returns the settings that `--set` changes, and their values before."""
   from experiments import config
 
   before = config.load_study(args.study)

@@ -58,8 +58,8 @@ class Files:
     digests: SHA-256 digest of each file, by name; None for a digest that no one
       has published. It is then recorded when the file is stored.
     size: bytes of the largest file.
-    versions: lists of files, such as those of an archive; a complete list can
-      be converted to the files of the cache.
+    versions: lists of files, such as an archive's; a complete list can be
+      converted to the files of the cache.
     convert: takes members of an archive or folder by name, a function that
       reads a member up to a number of bytes, and the names of wanted files.
       Yields wanted files.

@@ -1,7 +1,7 @@
 """CIFAR-10-C: 19 corruptions of 32 × 32 images, in 5 severities.
 
-Parameters and quirks are those of the published procedure (Hendrycks and
-Dietterich, Benchmarking Neural Network Robustness to Common Corruptions and
+Parameters and quirks follow the published procedure (Hendrycks and Dietterich,
+ Benchmarking Neural Network Robustness to Common Corruptions and
 Perturbations, 2019; `make_cifar_c.py`). Results are truncated to whole grey
 levels, not rounded. Glass blur copies pixels one way. Only five of the six
 frost textures are used. The published noise has no seed, so only the
@@ -62,7 +62,7 @@ def color(*channels: float) -> jax.Array:
 
 @functools.cache
 def gaussian_matrix(sigma: float, mode: str = "nearest", truncate: float = 4.0):
-  """The matrix of SciPy's Gaussian filter, for a row of 32 numbers."""
+  """Returns the matrix of SciPy's Gaussian filter, for a row of 32 numbers."""
   return ndimage.gaussian_filter1d(
     np.eye(SIZE), sigma, axis=0, mode=mode, truncate=truncate
   )
@@ -70,7 +70,7 @@ def gaussian_matrix(sigma: float, mode: str = "nearest", truncate: float = 4.0):
 
 @functools.cache
 def zoom_matrix(factor: float):
-  """The matrix that stretches the middle of a row of 32 numbers to 32."""
+  """Returns the matrix that stretches a row's middle to 32 numbers."""
   crop = math.ceil(SIZE / factor)
   top = (SIZE - crop) // 2
   middle = np.eye(SIZE)[top : top + crop]
@@ -104,7 +104,7 @@ def shot_noise(key, x, c):
 
 @functools.cache
 def poisson_table(c: float) -> np.ndarray:
-  """For each grey level, P(photons ≤ n) for n = 0, 1, 2, ..."""
+  """Returns P(photons ≤ n) for n = 0, 1, 2, ..., for each grey level."""
   most = special.pdtrik(1 - 1e-9, float(c))
   counts = np.arange(2 ** math.ceil(math.log2(most + 2)))
   rates = np.arange(256)[:, None] * (c / 255)
@@ -153,8 +153,8 @@ def glass_blur(key, x, c):
   inside = np.arange(SIZE) >= 2
   inside = (inside[:, None] & inside[None])[None, ..., None]
   for i, k in enumerate(jax.random.split(key, 2)):
-    # From the last pixel to the first, each takes its own colour or that of a
-    # neighbour above or to the left, which has not changed yet.
+    # From the last pixel to the first, each keeps its own colour or takes
+    # a neighbour's, above or to the left, which has not changed yet.
     up, left = (
       jax.random.bernoulli(half, 0.5, (*x.shape[:3], 1))
       for half in jax.random.split(k)
@@ -170,14 +170,14 @@ def glass_blur(key, x, c):
 
 @functools.cache
 def motion_weights(radius: int, sigma: float, most: int):
-  """The weight of each step along the motion, padded to 2 × most + 1."""
+  """Returns each step's weight along the motion, padded to 2 × most + 1."""
   steps = np.arange(2 * most + 1)
   weights = np.exp(-(steps**2) / (2 * sigma**2)) * (steps <= 2 * radius)
   return weights / weights.sum()
 
 
 def _motion(x, angle, weights):
-  """ImageMagick's motion blur. Each image has its own angle, in degrees."""
+  """Applies ImageMagick's motion blur, at each image's own angle in degrees."""
   radians = jnp.deg2rad(angle)
   down, right = jnp.sin(radians), jnp.cos(radians)
   position = jnp.arange(SIZE)
@@ -297,7 +297,7 @@ def frost(key, x, c):
 
 @functools.cache
 def frost_textures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """The frost textures, padded to one size, with their heights and widths."""
+  """Returns the frost textures, padded to one size, and their sizes."""
   images = textures_of_frost.load_frost()
   heights, widths = np.array([image.shape[:2] for image in images]).T
   canvas = np.zeros((len(images), max(heights), max(widths), 3), np.uint8)
@@ -399,7 +399,7 @@ def _bilinear(images, rows, columns, border):
 
 @functools.cache
 def box_matrix(inputs: int, outputs: int):
-  """The matrix of Pillow's box filter, padded to 32 × 32."""
+  """Returns the matrix of Pillow's box filter, padded to 32 × 32."""
   scale = inputs / outputs
   reach = max(scale, 1.0) / 2
   matrix = np.zeros((SIZE, SIZE))
@@ -475,7 +475,7 @@ FUNCTIONS: dict[str, Callable] = {
 
 
 def _prepare(name: str, c: Any) -> tuple[tuple[Any, ...], Any]:
-  """Converts a severity's parameters to those of its function.
+  """Converts a severity's parameters to its function's arguments.
 
   Returns:
     The static parameters, and the traced ones. Severities that differ only in
@@ -538,7 +538,7 @@ def corrupt(images: Any, name: str, severity: int, key: jax.Array) -> jax.Array:
     images: uint8 array of shape (n, 32, 32, 3).
     name: one of :data:`CORRUPTIONS` or :data:`EXTRA_CORRUPTIONS`, or the name
       that the published files or TFDS have for it.
-    severity: from 1 to 5.
+    severity: an integer from 1 to 5.
     key: a random key. Brightness, contrast, jpeg, pixelate, saturate and the
       gaussian, defocus and zoom blur do not use it.
 

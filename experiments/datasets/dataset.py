@@ -54,7 +54,7 @@ class Dataset:
 
   @property
   def held_out(self) -> int:
-    """Training images of each class that can be held out: a tenth."""
+    """Returns the number of images of a class that can be held out: a tenth."""
     return self.per_class // 10
 
   @property

@@ -31,7 +31,7 @@ def export_tfds(
     say: prints progress.
 
   Returns:
-    The dataset's folder. An existing one is left as it is; a new one gets its
+    The dataset's folder. An existing one is left unchanged; a new one gets its
     name when it is complete.
   """
   try:

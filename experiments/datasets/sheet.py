@@ -30,7 +30,7 @@ def draw(image: np.ndarray, path: pathlib.Path, seed: int = 0) -> None:
   Args:
     image: uint8 array (32, 32, 3).
     path: the PNG to write.
-    seed: of the random corruptions.
+    seed: seed of the random corruptions.
   """
   from PIL import Image, ImageDraw, ImageFont
   from tqdm import tqdm

@@ -187,7 +187,7 @@ def from_path(
 def from_tfds(
   files: Files, data_dir: pathlib.Path | None, wanted: list[str]
 ) -> Contents:
-  """A dataset prepared by TFDS as array_record, read without TensorFlow."""
+  """Reads a dataset that TFDS prepared as array_record, without TensorFlow."""
   try:
     import tensorflow_datasets as tfds
   except ImportError as error:

@@ -11,7 +11,7 @@ UNIT = 1 << 16  # OpenCV's fixed-point distance of one pixel
 
 
 def water(layer):
-  """The amount of water, from 0 to 1, from a layer of its density.
+  """Returns the amount of water, from 0 to 1, from a layer of its density.
 
   Args:
     layer: array (n, 32, 32) of whole numbers from 0 to 255.
@@ -30,7 +30,7 @@ def water(layer):
 
 
 def correlate(x, kernel, border="reflect"):
-  """A 3 × 3 filter. ``jnp.pad`` of mode `border` extends the images."""
+  """Applies a 3 × 3 filter. ``jnp.pad`` of mode `border` extends the images."""
   padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1)), mode=border)
   return functools.reduce(
     jnp.add,
@@ -43,7 +43,7 @@ def correlate(x, kernel, border="reflect"):
 
 
 def canny(x, low, high):
-  """Canny's edges, with the L1 norm of the gradient."""
+  """Finds Canny's edges, with the L1 norm of the gradient."""
   across = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]])
   dx, dy = (correlate(x, kernel, "edge") for kernel in (across, across.T))
   size = jnp.abs(dx) + jnp.abs(dy)
@@ -82,7 +82,7 @@ def canny(x, low, high):
 
 
 def distance_transform(edges):
-  """OpenCV's distance to the nearest edge, by a 5 × 5 mask, in UNITs.
+  """Computes OpenCV's distance to the nearest edge, by a 5 × 5 mask, in UNITs.
 
   Exact up to 20 pixels. Larger distances are only known to be larger.
   """
@@ -106,7 +106,7 @@ def distance_transform(edges):
 
 
 def equalize(x):
-  """OpenCV's equalized histogram of 256 grey levels."""
+  """Equalizes the histogram of 256 grey levels, as OpenCV does."""
   n = len(x)
   levels = x.reshape(n, -1).astype(jnp.int32)
   ones = jnp.ones_like(levels)

@@ -18,7 +18,7 @@ Array = jax.Array
 
 
 def direct_conv(x: Array, kernel: Array, stride: int) -> Array:
-  """XLA's own convolution. Mapped over runs, it is a grouped convolution."""
+  """Calls XLA's own convolution. Mapped over runs, it is a grouped one."""
   reach = kernel.shape[0] // 2
   return jax.lax.conv_general_dilated(
     x,
@@ -30,7 +30,7 @@ def direct_conv(x: Array, kernel: Array, stride: int) -> Array:
 
 
 def _patches(x: Array, size: int, stride: int) -> Array:
-  """The patch that a convolution sees at each of its output pixels."""
+  """Returns the patch that a convolution sees at each of its output pixels."""
   rows, columns = (-(-n // stride) for n in x.shape[1:3])
   reach = size // 2
   x = jnp.pad(x, ((0, 0), (reach, reach), (reach, reach), (0, 0)))
@@ -50,7 +50,7 @@ def _multiply(patches: Array, kernel: Array) -> Array:
 
 
 def patches_conv(x: Array, kernel: Array, stride: int) -> Array:
-  """A convolution as a matrix product, batched if mapped over runs."""
+  """Computes a convolution as a matrix product, batched if mapped over runs."""
   if stride == 1 and kernel.shape[0] > 1:
     return _same_size_conv(x, kernel)
   return _multiply(_patches(x, kernel.shape[0], stride), kernel)
@@ -78,7 +78,7 @@ _same_size_conv.defvjp(_same_size_forward, _same_size_backward)
 
 
 def _move_pairs(move: Callable[[Array], Array], x: Array) -> Array:
-  """``move(x)`` for a function that only rearranges values.
+  """Calls ``move(x)``, a function that only rearranges values.
 
   bfloat16 values are moved as pairs of channels, in half the time on an H200.
   """
@@ -91,7 +91,7 @@ def _move_pairs(move: Callable[[Array], Array], x: Array) -> Array:
 
 
 def _unroll_over_runs(function: Callable[..., Array]) -> Callable[..., Array]:
-  """A function that `vmap` calls once for each run, instead of batching it."""
+  """Makes `vmap` call a function once for each run, instead of batching it."""
   looped = jax.custom_batching.custom_vmap(function)
 
   @looped.def_vmap
@@ -120,12 +120,12 @@ def _unrolled(stride: int) -> Callable[[Array, Array], Array]:
 
 
 def unrolled_conv(x: Array, kernel: Array, stride: int) -> Array:
-  """XLA's own convolution, a separate one for each run."""
+  """Calls XLA's own convolution, separately for each run."""
   return _unrolled(stride)(x, kernel)
 
 
 def mixed_conv(x: Array, kernel: Array, stride: int) -> Array:
-  """Unrolled over runs for large images, by patches for small ones.
+  """Unrolls large images over runs, and computes small ones by patches.
 
   Patches of a large image take longer to write than to multiply. A small image
   of one run does not fill a GPU.
@@ -135,7 +135,7 @@ def mixed_conv(x: Array, kernel: Array, stride: int) -> Array:
 
 
 def is_large(shape: Sequence[int], size: int) -> bool:
-  """Whether a convolution of this array and size is slower by patches."""
+  """Returns whether this convolution is slower by patches."""
   return shape[1] >= 16 and shape[3] >= 16 and size > 1
 
 

@@ -36,7 +36,7 @@ SCALED = ("loss", "ece", "brier", "entropy", "max_softmax", "wrong_confidence")
 def images_of(
   dataset: str, test: datasets.Images, path: str | None = None
 ) -> tuple[Any, np.ndarray]:
-  """The images and labels of a set: "clean", or such as "fog/3".
+  """Returns the images and labels of a set: "clean", or such as "fog/3".
 
   Args:
     dataset: the set's name in rows.
@@ -83,7 +83,7 @@ class Sets:
     return np.asarray(images), labels
 
   def __getitem__(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The images and labels of a set, of :func:`images_of`. May wait."""
+    """Returns images and labels of a set, as :func:`images_of`. May wait."""
     asked = self._asked.get(name)
     if asked is None or asked.exception() is not None:
       # It may have failed for lack of memory, which training used.
@@ -99,7 +99,7 @@ class Found(NamedTuple):
 
   Attributes:
     logits: (runs + ensembles, images, classes).
-    metrics: of :func:`metrics`, for runs and then ensembles.
+    metrics: results of :func:`metrics`, for runs and then ensembles.
     norms: (runs,), of the weights.
     own: (runs,), each run's own temperature, or None.
   """
@@ -118,7 +118,7 @@ class Evaluator:
   slow there.
 
   Attributes:
-    engine: of the runs.
+    engine: engine of the runs.
     convolutions: "sequential", or the engine's.
   """
 
@@ -171,10 +171,10 @@ class Evaluator:
     """Returns the temperature (runs,) that each run fits on its own images.
 
     Args:
-      weights: of all runs.
+      weights: weights of all runs.
       own: (runs, images), indices.
       images: training images.
-      labels: of the training images.
+      labels: labels of the training images.
     """
     data = self.engine.config.data
 
@@ -193,7 +193,7 @@ class Evaluator:
       return jax.lax.map(function, runs) if alone else jax.vmap(function)(runs)
 
   def _chunk(self, images: int) -> int:
-    """How many of a device's images are evaluated at once."""
+    """Returns how many of a device's images are evaluated at once."""
     runs_at_once = 1 if self.convolutions == "sequential" else 10
     return min(CHUNK // runs_at_once, images)
 
@@ -221,7 +221,7 @@ class Evaluator:
     """Logits and metrics, without waiting for them.
 
     Args:
-      weights: of all runs.
+      weights: weights of all runs.
       images: (images, rows, columns, channels), uint8.
       labels: (images,).
       clean: results on clean images, for their temperature.
@@ -248,7 +248,7 @@ class Evaluator:
 
 
 def with_ensembles(logits: jax.Array, ensembles: Any) -> jax.Array:
-  """Logits of the runs, followed by those of the ensembles."""
+  """Returns the logits of the runs, then of the ensembles."""
   logs = jax.nn.log_softmax(logits)
   pools = [
     jax.nn.logsumexp(logs[jnp.array(runs)], axis=0) - math.log(len(runs))
@@ -258,7 +258,7 @@ def with_ensembles(logits: jax.Array, ensembles: Any) -> jax.Array:
 
 
 def metrics(logits, labels, fit, judge, clean_temperature=None):
-  """The contents of a row, of one run's logits.
+  """Returns the contents of a row, of one run's logits.
 
   Args:
     logits: (images, classes).
@@ -320,7 +320,7 @@ def scaled(logits, labels, temperature, ensembles):
 
 
 def evaluate(logits, labels):
-  """The library's metrics, with the names and units of rows.
+  """Computes the library's metrics, with the names and units of rows.
 
   Also the mean confidence of wrong answers.
   """
@@ -339,7 +339,7 @@ def _scaled(logits, labels, temperature, part):
 
 
 def rows(found: Found) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-  """The contents of the rows of each run, and of each ensemble."""
+  """Returns the contents of the rows of each run, and of each ensemble."""
   leaves, treedef = jax.tree.flatten(train.gather(found.metrics))
   contents = [
     treedef.unflatten([shortest(leaf[i]) for leaf in leaves])
@@ -357,7 +357,7 @@ def rows(found: Found) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def shortest(values: np.ndarray) -> Any:
-  """Python numbers with as few digits as identify the value."""
+  """Returns Python numbers with as few digits as identify the value."""
   if values.ndim:
     return [shortest(value) for value in values]
   return float(str(values))

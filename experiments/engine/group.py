@@ -184,7 +184,7 @@ class Group:
   def _restore(
     self, checkpoints: Checkpoints, runs: train.Runs
   ) -> tuple[int, train.State]:
-    """The last epoch and state from which all missing rows can be made."""
+    """Returns the last epoch and state from which all missing rows follow."""
     engine = self.shop.engine
     usable = (e for e in checkpoints.epochs if not self._lacks_rows_before(e))
     done = next(usable, 0)
@@ -198,7 +198,7 @@ class Group:
     return done, checkpoints.restore(done, shapes)
 
   def _lacks_rows_before(self, done: int) -> bool:
-    """Whether rows are missing of epochs before a checkpoint's.
+    """Returns whether rows are missing of epochs before a checkpoint's.
 
     This happens if a study is evaluated more often than before.
     """
@@ -251,7 +251,7 @@ class Group:
   def _own_temperatures(
     self, runs: train.Runs, images, labels, weights: train.Weights
   ) -> jax.Array | None:
-    """Each run's own temperature (runs,), if the study has them."""
+    """Returns each run's own temperature (runs,), if the study has them."""
     if self.study.temperatures_of:
       source = load_study(self.study.temperatures_of)
       known = tuning.temperatures(source)
@@ -383,7 +383,7 @@ class Group:
       loss, top1 = (
         float(np.mean(found[key][mine])) for key in ("loss", "top1")
       )
-      words.append(f"{name} training loss {loss:.3f}, accuracy {top1:.1f} %")
+      words.append(f"{name} training loss {loss:.3f} and accuracy {top1:.1f} %")
     seconds = eta.tick()
     if eta.epoch is not None:  # The first epoch is compiled, too.
       images = config.images * len(self.runs)

@@ -92,7 +92,7 @@ def device_memory() -> int:
 def runs_that_fit(
   config: Config, method: Method, convolutions: str, mesh: Any
 ) -> int:
-  """How many runs train together on a mesh: at least one a device."""
+  """Returns how many runs train together on a mesh: at least one a device."""
   free = device_memory() - (1 << 30)  # for the images
   fit = int(free // bytes_per_run(config, method, convolutions))
   return min(max(fit, 1), MOST_RUNS) * mesh.shape["run"]

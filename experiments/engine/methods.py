@@ -45,12 +45,12 @@ class Mix(NamedTuple):
 def per_example_loss(
   method: Method, logits: jax.Array, labels: jax.Array
 ) -> jax.Array:
-  """The training loss of each example. A step minimizes the mean."""
+  """Computes each example's training loss. A step minimizes the mean."""
   return registry.LOSSES[method.loss].build(vars(method), logits, labels)
 
 
 def learning_rate(method: Method, progress: Any) -> jax.Array:
-  """The learning rate after a share `progress` of all steps."""
+  """Returns the learning rate after a share `progress` of all steps."""
   rate = jnp.asarray(method.learning_rate)
   if method.schedule == "constant":
     return rate
@@ -61,13 +61,13 @@ def learning_rate(method: Method, progress: Any) -> jax.Array:
 
 
 def strength(method: Method, progress: Any) -> jax.Array:
-  """The strength of ⊥Grad after a share `progress` of all steps."""
+  """Returns the strength of ⊥Grad after a share `progress` of all steps."""
   change = jnp.asarray(method.strength_at_end) - method.strength
   return method.strength + progress * change
 
 
 def _project(method: Method, kinds: Any, at: Any, eps: float, **options: Any):
-  """⊥Grad of all runs. The run is the first axis of every parameter."""
+  """Applies ⊥Grad to all runs. The run is the first axis of every parameter."""
   if method.where == "none":
     return optax.identity()
   mask = None
@@ -85,7 +85,7 @@ def _project(method: Method, kinds: Any, at: Any, eps: float, **options: Any):
 
 
 def base(method: Method, kinds: Any) -> optax.GradientTransformation:
-  """The base optimizer of one run, without the learning rate."""
+  """Returns the base optimizer of one run, without the learning rate."""
 
   def decay_of(kind):
     head = kind.startswith("dense")
@@ -100,13 +100,13 @@ def base(method: Method, kinds: Any) -> optax.GradientTransformation:
 def init(
   method: Method, kinds: Any, params: Any, **options: Any
 ) -> OptimizerState:
-  """The optimizer's state.
+  """Returns the optimizer's state.
 
   Args:
-    method: of all runs.
-    kinds: of parameters, a tree of their structure.
-    params: of all runs.
-    **options: of ⊥Grad.
+    method: method of all runs.
+    kinds: kinds of parameters, a tree of their structure.
+    params: parameters of all runs.
+    **options: options of ⊥Grad.
   """
   projection = _project(method, kinds, 1.0, 0.0, **options)
   init = lambda method, params: base(method, kinds).init(params)
@@ -123,17 +123,17 @@ def update(
   eps: float,
   **options: Any,
 ) -> tuple[Any, OptimizerState]:
-  """The parameters after a step, and the optimizer's new state.
+  """Returns the parameters after a step, and the optimizer's new state.
 
   Args:
-    method: of all runs.
+    method: method of all runs.
     kinds: as in :func:`init`.
-    grads: of all runs.
-    state: of the optimizer.
-    params: of all runs.
+    grads: gradients of all runs.
+    state: state of the optimizer.
+    params: parameters of all runs.
     progress: the share of all steps that came before this one.
-    eps: of ⊥Grad.
-    **options: of ⊥Grad.
+    eps: ε of ⊥Grad.
+    **options: options of ⊥Grad.
   """
   projection = _project(
     method, kinds, strength(method, progress), eps, **options
@@ -163,7 +163,7 @@ def mix(method: Method, key: jax.Array, mask: jax.Array) -> Mix | None:
 
 
 def ascend(method: Method, params: Any, grads: Any) -> Any:
-  """The weights at which SAM takes its gradient: a step up the gradient."""
+  """Returns the weights at which SAM takes its gradient, one step uphill."""
   grads = optax.tree.cast(grads, jnp.float32)
   norm = optax.tree.norm(grads)
   scale = method.radius / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny)

@@ -231,7 +231,7 @@ class ResNet(nn.Module):
     blocks: blocks of each stage.
     strides: 1 or 2 for the stem and for each stage; 2 halves the image.
     stem: features of the first convolution.
-    dtype: of the convolutions.
+    dtype: dtype of the convolutions.
     method: one of :data:`convolutions.CONVOLUTIONS`.
     axis_name: the mesh's axis that a batch is split over, if it is.
     classes: number of logits.
@@ -308,7 +308,7 @@ def init(
 
 
 def kinds(model: ResNet, params: Any) -> Any:
-  """The kind of each parameter, as a tree. ⊥Grad acts differently on each.
+  """Returns a tree of the kinds of parameters. ⊥Grad acts differently on each.
 
   The scale of a kernel followed by batch norm has no effect, so its gradient is
   already orthogonal to it.
@@ -338,7 +338,7 @@ def kinds(model: ResNet, params: Any) -> Any:
 
 
 def by_path(tree: Any) -> dict[str, Any]:
-  """The leaves of nested dicts, by names such as "Dense_0/kernel"."""
+  """Returns the leaves of nested dicts, by names such as "Dense_0/kernel"."""
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   return {"/".join(entry.key for entry in path): leaf for path, leaf in leaves}
 

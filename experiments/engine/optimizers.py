@@ -42,7 +42,7 @@ def _add_decay(decay: Any) -> optax.GradientTransformation:
 def sgd(
   decay: Any, momentum: ArrayLike, nesterov: bool = False
 ) -> optax.GradientTransformation:
-  r"""SGD with momentum, and with weight decay as part of the gradient.
+  r"""Creates SGD with momentum, and weight decay as part of the gradient.
 
   .. math::
     m_t = \mu m_{t-1} + g_t + \lambda w_{t-1}
@@ -78,12 +78,12 @@ def adamw(
   b2: ArrayLike = 0.999,
   eps: ArrayLike = 1e-8,
 ) -> optax.GradientTransformation:
-  """AdamW: Adam with decoupled weight decay.
+  """Creates AdamW: Adam with decoupled weight decay.
 
   Args:
     decay: a tree of scalars like the parameters.
-    b1: of the first moment.
-    b2: of the second moment.
+    b1: decay rate of the first moment.
+    b2: decay rate of the second moment.
     eps: added to the second moment's root.
 
   Returns:
@@ -109,12 +109,12 @@ def adamw(
 def lion(
   decay: Any, b1: ArrayLike = 0.9, b2: ArrayLike = 0.99
 ) -> optax.GradientTransformation:
-  """Lion: the sign of a momentum, with decoupled weight decay.
+  """Creates Lion: the sign of a momentum, with decoupled weight decay.
 
   Args:
     decay: a tree of scalars like the parameters.
     b1: weighs the momentum against the gradient in the sign.
-    b2: of the momentum that is kept.
+    b2: decay rate of the momentum that is kept.
 
   Returns:
     The transformation from gradients to directions.
@@ -141,7 +141,7 @@ def _sides(x: Any) -> tuple[int, int]:
 
 
 def _orthogonalize(updates: Any) -> Any:
-  """Each leaf U S Vᵀ as about U Vᵀ, as a matrix (all inputs, outputs)."""
+  """Maps each leaf U S Vᵀ to about U Vᵀ, as a matrix (all inputs, outputs)."""
 
   def dimensions(x):
     rows, columns = _sides(x)
@@ -170,7 +170,7 @@ def muon(
   b2: ArrayLike = 0.999,
   eps: ArrayLike = 1e-8,
 ) -> optax.GradientTransformation:
-  r"""Muon for hidden layers' kernels, AdamW for all else.
+  r"""Creates Muon for hidden layers' kernels, AdamW for all else.
 
   .. math::
     m_t = \mu m_{t-1} + g_t, \quad
@@ -190,8 +190,8 @@ def muon(
       also takes all leaves of fewer than two axes.
     momentum: μ, of Muon's momentum, which is Nesterov's.
     rms: root mean square of Muon's updates.
-    b1: of AdamW's first moment.
-    b2: of AdamW's second moment.
+    b1: decay rate of AdamW's first moment.
+    b2: decay rate of AdamW's second moment.
     eps: added to the second moment's root.
 
   Returns:
@@ -262,7 +262,7 @@ def sgdp(
   decay_ratio: ArrayLike = 0.1,
   eps: ArrayLike = 1e-8,
 ) -> optax.GradientTransformation:
-  r"""SGDP: SGD that takes no steps along scale-invariant weights.
+  r"""Creates SGDP: SGD that takes no steps along scale-invariant weights.
 
   A kernel counts as scale-invariant if its gradient is nearly orthogonal to
   it: :math:`|\cos(g, w)| < \delta / \sqrt{d}` for all of its output channels,
@@ -272,8 +272,8 @@ def sgdp(
 
   .. math:: \Pi(u_t) + \frac{\text{ratio}}{1 - \mu} \lambda w_{t-1}
 
-  for SGD's :math:`u_t` without weight decay. The momentum is kept as it is
-  before the projection. Leaves of fewer than two axes are not projected.
+  for SGD's :math:`u_t` without weight decay. The momentum is kept
+  unprojected. Leaves of fewer than two axes are not projected.
 
   Args:
     decay: λ, a tree of scalars like the parameters.

@@ -32,7 +32,7 @@ def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
   lines = [
     f"{study.name}: {registry.MODELS[config.model].label} on "
     f"{config.dataset}, {config.precision}",
-    f"runs       {len(study.runs)}, of which {done} are complete",
+    f"runs       {len(study.runs)}, {done} complete",
     f"training   {describe_groups(map(len, groups))}",
     f"steps      {steps:,} a run",
   ]
@@ -61,7 +61,7 @@ def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
 
 
 def describe_groups(sizes: Iterable[int]) -> str:
-  """How many groups of which size train one after the other.
+  """Describes the groups that train one after another, by size.
 
   Examples:
     >>> print(describe_groups([10]))

@@ -32,11 +32,11 @@ class Eta:
 
   @property
   def epoch(self) -> float | None:
-    """Median seconds of an epoch. The first is left out: it compiles."""
+    """Returns the median seconds of epochs after the first, which compiles."""
     return float(np.median(self.times[1:])) if len(self.times) > 1 else None
 
   def __str__(self) -> str:
-    """How long the rest will take, or how long the first epoch took."""
+    """Says how long the rest will take, or how long the first epoch took."""
     if self.epoch is None:
       return f"{sum(self.times):.0f} s with compilation"
     minutes, seconds = divmod(round(self.left * self.epoch), 60)

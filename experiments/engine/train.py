@@ -87,7 +87,7 @@ class State(NamedTuple):
   Attributes:
     weights: the trained weights.
     optimizer: state of :mod:`methods`.
-    average: of the weights over steps, if the method has one.
+    average: average of the weights over steps, if the method has one.
   """
 
   weights: Weights
@@ -107,7 +107,7 @@ class Batch(NamedTuple):
     mask: (images,), false for the padding of the last batch.
     offset: (images, 2), down and right.
     flip: (images,), whether an image is mirrored.
-    mix: of mixup, or None.
+    mix: mixture of mixup, or None.
   """
 
   image: jax.Array
@@ -118,7 +118,7 @@ class Batch(NamedTuple):
 
 
 def make_mesh(batch: int = 1, devices: Any = None) -> Mesh:
-  """A mesh of all devices, of which `batch` share each batch."""
+  """Makes a mesh of all devices. `batch` of them share each batch."""
   devices = jax.devices() if devices is None else devices
   if batch < 1 or len(devices) % batch:
     raise ConfigError(
@@ -180,7 +180,7 @@ def compiler_options() -> dict[str, str]:
 
 
 def precision(config: Config) -> contextlib.AbstractContextManager:
-  """A context that computes float32 products in the config's precision."""
+  """Returns a context with the config's precision of float32 products."""
   exact = config.precision == "float32"
   return jax.default_matmul_precision("highest" if exact else "default")
 
@@ -241,7 +241,7 @@ def crop(images, index, offset, flip):
 
 
 def batches(run: Runs, epoch: Any, size: int, data: datasets.Dataset) -> Batch:
-  """All batches of an epoch, along the first axis, of `size` images each."""
+  """Returns an epoch's batches of `size` images, along the first axis."""
   n = run.subset.shape[0]
   steps = -(-n // size)
   key = jax.random.fold_in(jax.random.key(run.seed), epoch + 1)
@@ -328,8 +328,8 @@ class Engine:
     """Puts the runs on the devices, the same number on each.
 
     Args:
-      runs: of one structure. The last is repeated to fill the devices.
-      labels: of the training images.
+      runs: runs of one structure. The last is repeated to fill the devices.
+      labels: labels of the training images.
     """
     size = self.mesh.shape["run"]
     runs = [*runs, *[runs[-1]] * (-len(runs) % size)]
@@ -348,7 +348,7 @@ class Engine:
     return jax.tree.map(lambda x: put(x, self.by_run), arrays)
 
   def _noisy_labels(self, runs, labels, subsets) -> np.ndarray | None:
-    """Each run's labels (runs, all), of which some are replaced by others."""
+    """Returns each run's labels (runs, all), some replaced by others."""
     if not self.config.label_noise:
       return None
     classes, noisy = len(self.config.data.classes), {}
@@ -362,7 +362,7 @@ class Engine:
     return np.stack([noisy[run.seed] for run in runs])
 
   def replicate(self, array: Any) -> jax.Array:
-    """The same array on every device."""
+    """Returns the same array on every device."""
     return put(np.asarray(array), self.everywhere)
 
   def _init(self, runs: Runs) -> State:
@@ -378,7 +378,7 @@ class Engine:
     return State(weights, optimizer, weights if averaged else None)
 
   def _epoch(self, state, runs, epoch, images, labels):
-    """The runs' states after an epoch, and its losses and accuracies."""
+    """Trains an epoch. Returns the runs' states, losses and accuracies."""
     together = functools.partial(
       self._epoch_together, epoch=epoch, images=images, labels=labels
     )
@@ -436,7 +436,7 @@ class Engine:
     }
 
   def _radial(self, optimizer: methods.OptimizerState) -> dict[str, jax.Array]:
-    """The share of ‖g‖² along w at the last step, by kind of parameter."""
+    """Returns the share of ‖g‖² along w at the last step, by parameter kind."""
     if not self.diagnostics:
       return {}
     cosines = optax.tree.get(optimizer.orthograd, "cosine", {})
@@ -447,7 +447,7 @@ class Engine:
     return {k: jnp.mean(jnp.stack(xs), axis=0) for k, xs in by_kind.items()}
 
   def _gradients(self, method, weights: Weights, batch: Batch, labels, images):
-    """The gradients of one run, from this device's part of the batch.
+    """Computes one run's gradients, from this device's part of the batch.
 
     Returns:
       Gradients, new running statistics, and sums of losses and right answers.
@@ -539,7 +539,7 @@ def put(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
 
 
 def gather(tree: Any) -> Any:
-  """The whole arrays, as NumPy's, in every process."""
+  """Returns the whole arrays, as NumPy's, in every process."""
   if all(x.is_fully_addressable for x in jax.tree.leaves(tree)):
     return jax.device_get(tree)  # starts all copies before it waits for one
   return multihost_utils.process_allgather(tree, tiled=True)

@@ -73,17 +73,17 @@ class Compared:
 
   @property
   def differs(self) -> bool:
-    """Whether tables have a *."""
+    """Returns whether tables have a *."""
     return self.adjusted < LEVEL
 
   @property
   def sign(self) -> int:
-    """The sign of a significant change; 0 if there is none."""
+    """Returns the sign of a significant change; 0 if there is none."""
     return int(np.sign(self.change)) if self.differs else 0
 
   @property
   def margin(self) -> float | None:
-    """The largest difference that does not matter to a user."""
+    """Returns the largest difference that does not matter to a user."""
     if self.metric == "top1":
       return POINTS
     first, second = map(has_orthograd, self.pair)
@@ -101,7 +101,7 @@ class Compared:
 
   @property
   def old_verdict(self) -> str:
-    """The verdict by the margin of PLAN.md if it is another one; else ""."""
+    """Returns the verdict by PLAN.md's margin if it differs; else ""."""
     old = self.judge(self.planned or self.margin)
     return "" if old == self.verdict else old
 

@@ -207,7 +207,7 @@ class Page:
 
   @functools.cached_property
   def figures(self) -> dict[str, "Figure"]:
-    """The figures that the text shows."""
+    """Returns the figures that the text shows."""
     names = re.findall(r"^!\[.*\]\((.*)\.png\)$", self.markdown, re.MULTILINE)
     if unknown := set(names) - set(self.drawings):
       raise TemplateError(

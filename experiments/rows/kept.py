@@ -99,7 +99,7 @@ def _read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 @functools.cache
 def _read_once(path: pathlib.Path, written: int) -> list[dict[str, Any]]:
-  """The rows of a file, which many pages use, as written at that time."""
+  """Reads the rows of a file, which many pages use, as written at that time."""
   del written
   return list(read(path))
 
@@ -119,8 +119,8 @@ def begin(
   rows of a run must be of the same network.
 
   Args:
-    study: whose rows, and those of the studies that share its folder.
-    folder: which. If it has rows already, it is left as it is.
+    study: the study. Studies that share its folder are included.
+    folder: the folder to begin. If it has rows already, it is left unchanged.
     results: the folder of the kept rows.
 
   Returns:

@@ -18,7 +18,7 @@ class Missing:
     self.study, self.keys = study, keys
 
   def datasets(self, run: Run, epoch: int) -> list[str]:
-    """Returns the sets of images of which a run lacks rows after an epoch."""
+    """Returns the sets of images for which a run lacks an epoch's rows."""
     if self.diverged(run):
       return []
     prefix = (*self._prefix(run), epoch)
@@ -39,6 +39,6 @@ class Missing:
     return self.study.config.hash, run.method.name, run.seed
 
   def __call__(self, run: Run) -> bool:
-    """Whether anything of a run is missing."""
+    """Returns whether anything of a run is missing."""
     epochs = self.study.epochs_evaluated()
     return any(self.datasets(run, epoch) for epoch in epochs)

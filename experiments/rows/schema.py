@@ -173,7 +173,7 @@ def problem(row: Any, fields: Mapping[str, Field] = FIELDS) -> str | None:
 
 
 def is_former(row: Any) -> bool:
-  """Whether a line is a whole row with the former names of fields."""
+  """Returns whether a line is a whole row with the former names of fields."""
   return isinstance(row, dict) and "optimizer" in row and "check" not in row
 
 

@@ -224,7 +224,7 @@ class Rows:
     ]
 
   def _changes(self, config_hash: str, study: Study) -> str:
-    """The settings of a config that differ from the study's."""
+    """Returns the settings of a config that differ from the study's."""
     config = self._configs[config_hash]
     changes = [
       f"{name}={unparse(config[name])}"

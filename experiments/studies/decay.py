@@ -14,7 +14,7 @@ _none, _little, _much = (
   COSINE.replace(name=f"decay_{decay:g}", weight_decay=decay)
   for decay in (0.0, 1e-4, 2e-3)
 )
-# By weight decay; that of `schedules` is 5e-4.
+# By weight decay; COSINE's is 5e-4.
 _plain = (_none, _little, COSINE, _much)
 _heads = tuple(
   COSINE.replace(name=f"head_decay_{times:g}", head_decay=times)

@@ -16,7 +16,7 @@ ADAM_DECAYS = (0.05, 0.2, 0.8, 3.2)
 
 
 def with_knob(knob: str, *ladder: float | None) -> Grid:
-  """A grid of learning rates, weight decays and one knob."""
+  """Creates a grid of learning rates, weight decays and one knob."""
   return Grid({"learning_rate": RATES, "weight_decay": DECAYS, knob: ladder})
 
 

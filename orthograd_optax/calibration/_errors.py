@@ -221,7 +221,7 @@ def top_k_ece(
 
   Args:
     logits, labels, num_bins, binning, where: as for :func:`ece`.
-    k: from 1 to the number of classes.
+    k: an integer from 1 to the number of classes.
 
   Returns:
     A number from 0 to 1.

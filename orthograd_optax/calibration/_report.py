@@ -111,7 +111,7 @@ def report(
   random_seed: int = 0,
   name: str = "model",
 ) -> Report:
-  """Can I trust my model's confidence? Computes the answer, with intervals.
+  """Reports whether a model's confidence can be trusted, with intervals.
 
   Args:
     logits: array of shape (examples, classes), or (seeds, examples, classes)

@@ -161,7 +161,7 @@ def _over_examples(one: Described, name: str, level: float):
     return value, confidence - high, confidence - low
   if name == "temperature":
     if np.mean(np.isinf(draws)) > (1 - level) / 2 or not value > 0:
-      return value, np.nan, np.nan  # It may be infinite.
+      return value, np.nan, np.nan  # the value may be infinite
     logs = _intervals.basic_interval(np.log(value), np.log(draws), level)
     return value, *np.exp(logs[1:])
   return _intervals.basic_interval(value, draws, level, metric.limits)
@@ -202,7 +202,7 @@ def consistency(
 
 
 def _levels(ordered, number, first=(0,)):
-  """Merges neighbours of about ``number`` levels: counts, means, starts."""
+  """Merges neighbours to about ``number`` levels: counts, means, starts."""
   size = max(1, len(ordered) // number)
   starts = np.union1d(np.arange(0, len(ordered), size), first).astype(int)
   count = np.diff(starts, append=len(ordered))

@@ -3,8 +3,8 @@
 A metric is a function of a few sums over examples, and a bootstrap draw is a
 count of each example. The sums of all draws are therefore one product of
 matrices, and no logits are drawn. With more than 10,000 examples, random groups
-of examples are drawn, which leaves the variance of the sums unchanged. All is
-NumPy in float64: compiling programs would take longer than running them.
+of examples are drawn, which leaves the variance of the sums unchanged. It runs
+in NumPy, in float64: compiling programs would take longer than running them.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Sample:
 
   @functools.cached_property
   def each(self) -> dict[str, np.ndarray]:
-    """Per-example quantities."""
+    """Computes per-example quantities."""
     return _by_chunk(_each, self) | {"count": np.ones(self.examples)}
 
   def _by_unit(self, weights, index=None, size=1) -> np.ndarray:
@@ -67,14 +67,14 @@ class Sample:
 
   @functools.cached_property
   def means(self) -> dict[str, np.ndarray]:
-    """Means of the per-example quantities: 1 + resamples of each."""
+    """Returns means of per-example quantities: 1 + resamples of each."""
     names = ("count", "correct", "confidence", "nll", "brier", "entropy")
     sums = self._sums(names)
     return {name: (sums[name] / sums["count"])[:, 0] for name in names[1:]}
 
   @functools.cached_property
   def bin_index(self) -> np.ndarray:
-    """Bin of equal width that each example is in."""
+    """Returns the bin of equal width that each example is in."""
     return _width_index(self.each["confidence"], self.num_bins)
 
   @functools.cached_property
@@ -119,7 +119,7 @@ class Sample:
 
   @functools.cached_property
   def ranked(self) -> dict[str, float]:
-    """Exact values of the metrics that sort the examples."""
+    """Computes the exact values of the metrics that sort the examples."""
     n, each = self.examples, self.each
     # Round, so that examples tie if they differ by rounding errors only.
     doubt = each["doubt"].astype(np.float32)
@@ -132,12 +132,12 @@ class Sample:
     # Ties, from first to last, share their errors evenly.
     share = (kept - first) / np.maximum(last - first, 1)
     expected = errors[first] + share * (errors[last] - errors[first])
-    # For each right answer, count the wrong ones of lower confidence.
+    # For each correct prediction, count the wrong ones of lower confidence.
     lower = errors[-1] - (errors[first] + errors[last]) / 2
     with np.errstate(invalid="ignore", divide="ignore"):
       auroc = lower[right].sum() / (errors[-1] * np.sum(right))
     number = kept_examples(COVERAGE, n)
-    # The other way round, to the end of each tie.
+    # Sum from the least confident example to the end of each tie.
     gap = np.cumsum((each["correct"] - each["confidence"])[order[::-1]])
     noise = 8 * np.finfo(np.float32).eps * np.maximum(np.abs(ordered), 1)
     with np.errstate(invalid="ignore"):
@@ -152,7 +152,7 @@ class Sample:
 
   @functools.cached_property
   def ranked_draws(self) -> dict[str, np.ndarray]:
-    """Approximates them for each draw, from cells of examples by rank."""
+    """Approximates `ranked` for each draw, from cells of examples by rank."""
     size = min(self.examples, MAX_CELLS)
     doubt = self.each["doubt"].astype(np.float32)
     # Ties share a cell.
@@ -163,7 +163,7 @@ class Sample:
     kept, errors = np.cumsum(count, axis=1), np.cumsum(wrong, axis=1)
     total, all_wrong = kept[:, -1:], errors[:, -1:]
     with np.errstate(invalid="ignore", divide="ignore"):
-      # Within a cell, count half of all pairs as in the right order.
+      # Within a cell, count half of all pairs as ranked correctly.
       pairs = right * (all_wrong - errors + wrong / 2)
       auroc = pairs.sum(axis=1) / (all_wrong * (total - all_wrong))[:, 0]
     middle = (errors - wrong / 2) / np.maximum(kept - count / 2, 1e-9)
@@ -286,7 +286,7 @@ def _each(z: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _slopes(z, labels, temperature) -> dict[str, np.ndarray]:
-  """First and second derivative of each example's loss by 1 / T."""
+  """Returns the first two derivatives of each example's loss by 1 / T."""
   own = z[np.arange(len(z)), labels]
   weights = np.exp((z - z.max(axis=1)[:, None]) / temperature)
   total = weights.sum(axis=1)

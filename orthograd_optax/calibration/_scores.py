@@ -16,7 +16,7 @@ def accuracy(
 
   Args:
     logits, labels, where: as for :func:`ece`.
-    k: from 1 to the number of classes.
+    k: an integer from 1 to the number of classes.
 
   Returns:
     A number from 0 to 1.

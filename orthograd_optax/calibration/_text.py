@@ -185,7 +185,7 @@ def _changes(report: Results, method: str) -> tuple[str, str]:
 def answers(report: Results) -> dict[str, Answer]:
   """Returns the questions of the page, in order."""
   return {
-    "accuracy": Answer("How often is it right?", _accuracy(report)),
+    "accuracy": Answer("How accurate is it?", _accuracy(report)),
     "confidence": Answer("How confident is it?", _confidence(report)),
     "gap": Answer("Does confidence match accuracy?", _gap(report)),
     "scale": Answer("Does a temperature fix it?", _scale(report)),
@@ -196,7 +196,7 @@ def answers(report: Results) -> dict[str, Answer]:
 
 def _accuracy(report: Results) -> str:
   return (
-    f"It is right in {percent(report.metrics['accuracy'])} of "
+    f"It is correct in {percent(report.metrics['accuracy'])} of "
     f"{report.examples:,} cases. Numbers in brackets are the ends of a "
     f"{100 * report.level:g} % interval. All intervals on this page are over "
     f"{'seeds' if report.seeds > 1 else 'examples'}."

@@ -31,8 +31,8 @@ def test_floor_is_what_the_bytes_say(rows):
   assert floors[update.OURS] == pytest.approx(1e3 * 28 * entries / 1e9)
 
 
-def test_time_is_that_of_more_updates(monkeypatch):
-  """Not that of beginning, however many a contender makes at a time."""
+def test_time_is_of_more_updates(monkeypatch):
+  """It leaves out the start, however many a contender makes at a time."""
   now = 0.0
 
   def takes(updates, seconds):

@@ -53,9 +53,9 @@ def cells(name: str) -> list[str]:
   """
   page = text(name)
   return [
-    "\n" * page[: found.start(1)].count("\n")
-    + re.sub(r"^:\w+:.*$", "", found[1], flags=re.M)
-    for found in CELL.finditer(page)
+    "\n" * page[: cell.start(1)].count("\n")
+    + re.sub(r"^:\w+:.*$", "", cell[1], flags=re.M)
+    for cell in CELL.finditer(page)
   ]
 
 

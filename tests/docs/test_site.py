@@ -32,8 +32,8 @@ def setting(name):
 
 def pages():
   """The names of all pages, as Sphinx has them."""
-  found = {path for glob in setting("PAGES") for path in ROOT.glob(glob)}
-  names = [p.relative_to(ROOT).with_suffix("").as_posix() for p in found]
+  paths = {path for glob in setting("PAGES") for path in ROOT.glob(glob)}
+  names = [p.relative_to(ROOT).with_suffix("").as_posix() for p in paths]
   return {name for name in names if not name.startswith("docs/_build")}
 
 
@@ -66,18 +66,31 @@ def test_every_public_name_is_documented(name):
   assert len(documented) == len(set(documented))
 
 
+def test_contributing_names_every_module():
+  text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+  named = set(re.findall(r"`(?:[\w/]+/)?(\w+\.py)`", text))
+  modules = {
+    path.name
+    for folder in ("orthograd_optax", "experiments")
+    for path in (ROOT / folder).rglob("*.py")
+    if path.parent.name != "studies"
+  }
+  assert modules <= named
+  assert {name for name in named if name.startswith("_")} <= modules
+
+
 def test_every_page_is_reached():
-  found = pages()
-  assert len(found) > 30
+  names = pages()
+  assert len(names) > 30
   reached, left = set(), ["docs/index"]
   while left:
     page = left.pop()
     if page not in reached:
       reached.add(page)
       for pattern in toctrees(page):
-        matches = fnmatch.filter(found, pattern)
+        matches = fnmatch.filter(names, pattern)
         # The pages of the studies are there once the site was built.
         built = pattern.startswith("docs/studies/")
-        assert matches or built, f"{page} leads to {pattern}, which is no page."
+        assert matches or built, f"{page} leads to {pattern}, not a page."
         left += matches
-  assert found - reached == set()
+  assert names - reached == set()

@@ -22,7 +22,7 @@ SEARCHES = {
   "cite": "docs/cite.html",
   "EMA": "docs/guides/recipes.html",
   "Muon": "docs/guides/recipes.html",
-  "PyTorch": "docs/guides/calibrate_any_model.html",
+  "PyTorch": "docs/guides/from_pytorch.html",
   "TPU pod": "docs/guides/recipes_devices.html",
   "multi-host": "docs/guides/recipes_devices.html",
 }

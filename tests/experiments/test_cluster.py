@@ -50,7 +50,7 @@ class Executor:
 
 
 def test_jobs(tmp_path):
-  """Two shares, the second of which is lost once."""
+  """Two shares. The second is lost once."""
   executor, said = Executor(["done", "gone", "done"], tmp_path), []
   cluster.train(executor, [["a"], ["b"]], said.append, every=0)
   assert executor.commands == [["a"], ["b"], ["b"]]

@@ -49,9 +49,9 @@ def test_override():
 @pytest.mark.parametrize(
   ("setting", "message"),
   [
-    ("epochs", "'epochs' is no setting. Write key=value.*batch_size"),
-    ("epoch=3", "'epoch=3' is no setting.*epochs"),
-    ("name=x", "no setting"),
+    ("epochs", "'epochs' is not a setting. Write key=value.*batch_size"),
+    ("epoch=3", "'epoch=3' is not a setting.*epochs"),
+    ("name=x", "not a setting"),
     ("epochs=three", "epochs is 'three', but must be of type int"),
     ("epochs=0", "epochs is 0, but must be at least 1"),
     ("epochs=1.5", "must be of type int"),

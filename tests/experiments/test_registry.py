@@ -44,7 +44,7 @@ def test_memory_counts_an_optimizers_state(name, copies):
 
 
 def test_a_new_part_is_one_entry(monkeypatch):
-  """A loss that doubles the cross-entropy, by a function that is no text."""
+  """A loss that doubles the cross-entropy, by a function, not a text."""
   double = lambda logits, labels, smoothing: 2 * logits[labels] + smoothing
   part = registry.Part("double", double, takes=("smoothing",))
   settings = vars(Method("double", smoothing=0.5))

@@ -174,7 +174,7 @@ def _behind(factory: Any) -> Any:
 
 
 def _ramp(learning_rate: optax.ScalarOrSchedule):
-  """The schedule is no argument: inject_hyperparams would take it over."""
+  """Closes over the schedule, which inject_hyperparams would take over."""
   return orthograd_sgd(
     learning_rate,
     strength=optax.linear_schedule(0.0, 1.0, 100),
@@ -211,7 +211,7 @@ def _case(name: str, learning_rate: float = 1e-2, **kwargs: Any):
   return {"opt_name": name, "opt_kwargs": kwargs}
 
 
-# Under the names of optax's own, for some of which the suite makes allowances.
+# Under optax's own names: the suite makes allowances for some of them.
 _BEHIND = ("adafactor", "adam", "lamb", "lion")
 _ALIAS = _with(
   alias,

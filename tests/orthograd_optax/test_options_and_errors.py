@@ -197,7 +197,7 @@ def test_vector_as_eps(value):
   ids=str,
 )
 def test_impossible_traced_numbers(name, value):
-  """Of which shape and dtype are known."""
+  """Shape and dtype of a traced number are known."""
   with pytest.raises(ValueError) as error:
     jax.jit(lambda x: update(orthograd(**{name: x}))[0])(value)
   kind = jax.typeof(value).str_short()
@@ -509,7 +509,7 @@ def test_no_warning(transform, params):
 @pytest.mark.usefixtures("on_each")
 @pytest.mark.parametrize("renormalize", [True, False])
 def test_second_derivatives_at_strength_zero(renormalize):
-  """They equal those of the plain formula: by s twice, and by s and w."""
+  """They equal the plain formula's: by s twice, and by s and w."""
   rng = np.random.default_rng(0)
   w, g, cotangent = jnp.asarray(rng.normal(size=(3, 5)), jnp.float32)
 
@@ -635,7 +635,7 @@ def test_complex_leaves_are_pairs_of_real_ones(group_by):
   assert np.abs(wrong["w"] - want["w"]).max() > 0.1 * np.abs(want["w"]).max()
 
 
-# Derivatives, of which (w, g) → ĝ is homogeneous: of degree 0 in w, 1 in g.
+# Derivatives. (w, g) → ĝ is homogeneous: of degree 0 in w, 1 in g.
 
 HUGE = 2.0**100  # about 1e30, and a factor that rounds nothing
 

@@ -201,7 +201,7 @@ def test_gate_closes_on_parallel_updates(dtype, size, decades, swap, seed):
     w = w + 1j * rng.standard_normal(size)
   # Parallel before storage, so that both w and g carry rounding errors.
   pair = [x.astype(jnp.dtype(dtype)) for x in (w, factor * w)]
-  assume(np.any(pair[1]))  # A w that is stored as 0 leaves g as it is.
+  assume(np.any(pair[1]))  # A w that is stored as 0 leaves g unchanged.
   np.testing.assert_array_equal(apply(*reversed(pair) if swap else pair), 0)
 
 
@@ -248,7 +248,7 @@ def test_gate_stays_open_above_the_noise(on_each, pair, decades):
 
 @pytest.mark.usefixtures("on_each")
 def test_gate_stays_open_where_squares_are_tiny():
-  """In float32 the square of what is left, 5e-20, is no normal number."""
+  """In float32 the square of what is left, 5e-20, is subnormal."""
   w, g = np.float32([1, 0]), np.float32([1e-15, 5e-20])
   np.testing.assert_allclose(apply(w, g, eps=0.0), [0, 1e-15], rtol=1e-6)
 
@@ -417,7 +417,7 @@ def test_second_derivatives_by_reverse_mode(dtype, shape):
   "batch_axes, axes, shape", [(None, (0, None), (300,)), (0, (1, 1), (4, 5))]
 )
 def test_gradients_flow_through_vmap(batch_axes, axes, shape):
-  """Of which one is mapped, or both along another axis than the first."""
+  """One array is mapped, or both along another axis than the first."""
   transform = orthograd(batch_axes=batch_axes)
 
   def value(g, w):

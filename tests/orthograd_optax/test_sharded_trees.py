@@ -223,7 +223,7 @@ def test_nothing_is_gathered(on_many, place, options):
   check_update(leaves, on_many, PLACES[place], **chosen)
 
 
-# The batch axis of the kernel is sharded, and that of the others is not.
+# The batch axis of the kernel is sharded, the others' batch axes are not.
 PIPELINED = {
   "kernel": Leaf((4, 64, 64), P("data")),
   "down": Leaf((4, 256, 64), P(None, "model")),

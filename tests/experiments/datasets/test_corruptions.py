@@ -213,7 +213,7 @@ def layers(parameters, n=200):
 def cv2():
   """OpenCV, with its own whole numbers for distances, as on any processor.
 
-  On Intel's it has those of a library of Intel's, which rounds otherwise.
+  On Intel's, it calls a library of Intel's, which rounds otherwise.
   """
   module = pytest.importorskip("cv2")
   before = module.ipp.useIPP()

@@ -127,7 +127,7 @@ def test_damaged_checkpoints(tmp_path, events):
   path = runner.run_study(study, tmp_path, options, say=print)
   expected, lines = results(tmp_path), path.read_text().splitlines()
   for damaged, done in (((4,), 3), ((3, 4), 0)):
-    # Rows of the last epoch but those of training, which come before.
+    # Without the last epoch's rows, except its training rows, which come first.
     path.write_text("".join(f"{line}\n" for line in lines[:-4]))
     for epoch in damaged:
       (state,) = tmp_path.glob(f"checkpoints/*/state/{epoch}")
@@ -283,7 +283,7 @@ def test_ensembles(tmp_path, events):
     top1 = 100 * np.mean(np.argmax(p, axis=1) == labels)
     assert pooled["metrics"]["loss"] == pytest.approx(loss, rel=1e-5)
     assert pooled["metrics"]["top1"] == pytest.approx(top1)
-  # Rows of ensembles come before those of the runs that they are of.
+  # Rows of ensembles come before the rows of their runs.
   order = [row["method"] for row in rows.read(path)]
   assert order.index("sgd ensemble of 2") < len(order) - 1
   assert order[-1] == "orthograd"

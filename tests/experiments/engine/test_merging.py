@@ -60,7 +60,7 @@ def test_folders_that_do_not_belong_together(folders, tmp_path):
   write(other, share(3, STUDY.override(["epochs=3"])))
   with pytest.raises(UserError, match="which has epochs=3. Merge each"):
     merging.merge([first, other], output)
-  with pytest.raises(UserError, match="none is no folder of a study"):
+  with pytest.raises(UserError, match="none is not a study folder"):
     merging.merge([first, tmp_path / "none"], output)
   assert not list(output.glob("rows.jsonl"))
   write(output, STUDY)

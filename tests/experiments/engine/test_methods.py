@@ -329,7 +329,7 @@ def sharp_gradients(model, method, weights, batch):
   ("name", "gradients"), [("mixup", mixed_gradients), ("sam", sharp_gradients)]
 )
 def test_engine_is_a_plain_loop(name, gradients):
-  """On eight devices, four of which share each batch."""
+  """On eight devices: four share each batch."""
   method = dataclasses.replace(METHODS[name], radius=0.5)
   _, runs, state, found = trained(method, method, devices=(2, 4))
   run = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[0]), runs)

@@ -215,7 +215,7 @@ def test_init(name):
 
 
 def test_a_scale_of_a_kernel_before_batch_norm_does_not_count():
-  """And in a pre-activation network, that of a block's last kernel does."""
+  """In a pre-activation network, the scale of a block's last kernel does."""
   model = registry.MODELS["small"]()
   variables = models.init(model, jax.random.key(0))
   apply = jax.jit(

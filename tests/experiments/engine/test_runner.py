@@ -153,7 +153,7 @@ def test_a_name_means_one_method(tmp_path):
 
 
 def test_leftovers(tmp_path):
-  """Only those of its own files are removed, wherever others are."""
+  """Only its own leftovers are removed, wherever others are."""
   own = [
     ".study.json-0123abcd.part",
     "checkpoints/x/.runs.json-0123abcd.part",
@@ -343,9 +343,9 @@ def test_list(monkeypatch, capsys):
   ("args", "message"),
   [
     (["run", "tabel1"], "no study 'tabel1'.*table1"),
-    (["run", "quick", "--set", "epoch=1"], "is no setting"),
+    (["run", "quick", "--set", "epoch=1"], "is not a setting"),
     (["run", "quick", "--set", "epochs=0"], "epochs is 0"),
-    (["resume", "nowhere"], "nowhere is no folder of a study"),
+    (["resume", "nowhere"], "nowhere is not a study folder"),
     (["show", "nowhere"], "nowhere"),
     (["report", "nowhere"], "nowhere"),
   ],

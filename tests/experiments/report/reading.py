@@ -125,7 +125,7 @@ def holm(ps):
 
 
 def cohens_d(a, b):
-  """Of the second less the first."""
+  """Of the second minus the first."""
   pooled = np.sqrt((np.var(a, ddof=1) + np.var(b, ddof=1)) / 2)
   return (np.mean(b) - np.mean(a)) / pooled
 
@@ -157,7 +157,7 @@ def check_comparison(lines, values, family=None):
   Args:
     lines: by metric, what :func:`by_metric` gives.
     values: by metric, both optimizers' runs.
-    family: of which p is adjusted, if of more than these.
+    family: the comparisons for which p is adjusted, if more than these.
   """
   assert list(lines) == list(values)
   family = family or values

@@ -119,7 +119,7 @@ def test_digests_that_are_garbled(tmp_path):
 
 
 def test_a_folder_begins_with_rows_that_are_kept(tmp_path):
-  """But not with those of runs that lack some, nor of their ensembles."""
+  """But without the rows of incomplete runs, and of their ensembles."""
   study = config.load_study("ensembles")
   results, folder = tmp_path / "results", tmp_path / "runs"
   made = [
@@ -156,7 +156,7 @@ def test_a_folder_begins_with_rows_that_are_kept(tmp_path):
   missing = rows.Missing(study, rows.Rows(folder / "rows.jsonl").keys)
   seeds = [run.seed for run in filter(missing, study.runs)]
   assert seeds == [307, *(seed for seed in range(310, 325) for _ in "ab")]
-  # Another time, the folder is left as it is.
+  # Another time, the folder is left unchanged.
   before = (folder / "rows.jsonl").read_bytes()
   assert kept_rows.begin(config.load_study("decay"), folder) == 0
   assert (folder / "rows.jsonl").read_bytes() == before

@@ -38,7 +38,7 @@ LogitArrays = hnp.arrays(
 
 
 def oracle(name, z, y, parameters):
-  """One example's loss; analytic in z but for kinks, for complex steps."""
+  """One example's loss; analytic in z except at kinks, for complex steps."""
   log_softmax = lambda z: (
     z - z[z.real.argmax()] - np.log(np.exp(z - z[z.real.argmax()]).sum())
   )

@@ -688,7 +688,7 @@ def test_jit_and_vmap(name):
 @pytest.mark.mostly_slow(3)
 @pytest.mark.parametrize("name", METRICS)
 def test_a_class_without_images(name):
-  """Whose logits are low: as if it were not there, but for means by class."""
+  """If its logits are low, only means by class count the class."""
   logits, labels = synthetic()
   keep = labels != 9
   logits, labels = logits[keep], labels[keep]
@@ -979,7 +979,7 @@ def test_selective_risk_of_whole_examples():
   labels = jnp.array([0] * 7 + [1] * 3)
   assert calibration.selective_risk(logits, labels, 0.7) == 0
   assert_close(calibration.selective_risk(logits, labels, 0.71), 1 / 8)
-  # Those of equal confidence count as if in random order.
+  # Equal confidences count as if in random order.
   equal = calibration.selective_risk(0 * logits, labels, 0.5)
   assert_close(equal, 0.3)
   for coverage in (0, 1.1, -1):

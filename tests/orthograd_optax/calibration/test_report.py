@@ -35,7 +35,7 @@ from orthograd_optax.calibration import (
 report = functools.partial(calibration.report, resamples=200)
 ENV = os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parents[3])}
 QUESTIONS = [
-  "How often is it right?",
+  "How accurate is it?",
   "How confident is it?",
   "Does confidence match accuracy?",
   "Does a temperature fix it?",
