@@ -29,7 +29,7 @@ IMAGES = 10_000  # in a set to evaluate on
 
 
 def begin(config: Config, ways: str, runs: int, plain: bool = False):
-  """An engine, the sample, and a group of runs on the device."""
+  """Returns an engine, the sample, and a group of runs on the device."""
   engine = train.Engine(config, convolutions=ways)
   images = train.load_dataset(dataclasses.replace(config, dataset="sample"))
   pair = [SGD, ORTHOGRAD]
