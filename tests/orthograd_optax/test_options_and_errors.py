@@ -506,6 +506,7 @@ def test_no_warning(transform, params):
   assert not warnings_of(transform, params)
 
 
+@pytest.mark.mostly_slow(5)
 @pytest.mark.usefixtures("on_each")
 @pytest.mark.parametrize("renormalize", [True, False])
 def test_second_derivatives_at_strength_zero(renormalize):

@@ -312,7 +312,8 @@ def parts(logits, labels, groups=None):
   return _report._classes_and_groups([sample], checked, 0.95)
 
 
-@pytest.mark.parametrize("classes", [2, 10, 50, 200])
+@pytest.mark.mostly_slow(4)
+@pytest.mark.parametrize("classes", [50, 2, 10, 200])
 def test_calibrated_models_are_not_accused(classes):
   accused, excluded, runs = 0, 0, 100
   for seed in range(runs):
