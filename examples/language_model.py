@@ -3,11 +3,10 @@
     python examples/language_model.py
 
 Trains a small transformer on the text of a module of the standard library,
-letter by letter, by AdamW and ⊥AdamW at two weight decays. Look at three
-numbers, measured on the text of another module, printed and drawn in
-language_model.png: the confidence in the next letter, the expected calibration
-error (ECE), and the best temperature, which is above 1 if the model is
-overconfident.
+letter by letter, by AdamW and ⊥AdamW at two weight decays. Prints three numbers
+of another module's text, and draws them in language_model.png: confidence in
+the next letter, expected calibration error (ECE), and the best temperature,
+which is above 1 if the model is overconfident.
 """
 
 import pathlib
