@@ -85,9 +85,9 @@ def measure_evaluation(config, ways: str, runs: int, chunk: int, repeats: int):
   start = time.perf_counter()
   before = evaluator(weights, pixels, labels, clean)
   for _ in range(repeats - 1):
-    found = evaluator(weights, pixels, labels, clean)
+    evaluated = evaluator(weights, pixels, labels, clean)
     evaluate.rows(before)
-    before = found
+    before = evaluated
   evaluate.rows(before)
   return logits, (time.perf_counter() - start) / repeats, compiling
 

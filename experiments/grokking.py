@@ -220,15 +220,15 @@ def train(
   for before in steps:
     step = before + recipe.evaluate_every
     with jax.default_matmul_precision("float32"):
-      params, state, found = advance(recipe, params, state, data, arms)
-    found = jax.device_get(found)
+      params, state, measured = advance(recipe, params, state, data, arms)
+    measured = jax.device_get(measured)
     eta.tick()
     say(
       f"{runs[0].arm.key}, {len(runs)} runs: epoch {step} of {recipe.steps}, "
-      f"test accuracy {found['test']['top1'].mean():.1f} %, {eta}"
+      f"test accuracy {measured['test']['top1'].mean():.1f} %, {eta}"
     )
     for i, run in enumerate(runs):
-      its = jax.tree.map(lambda x, i=i: float(x[i]), found)
+      its = jax.tree.map(lambda x, i=i: float(x[i]), measured)
       yield run, step, {"metrics": its["test"], "train": its["train"]}
 
 
@@ -288,8 +288,8 @@ def run_rates(
   grids = dict.fromkeys(names, DECAYS)
 
   def steps(name: str, setting: Setting) -> float | None:
-    found = steps_to_goal(known, Arm(names[name], setting[0]), recipe)
-    return float(np.mean(list(found.values()))) if found else None
+    counts = steps_to_goal(known, Arm(names[name], setting[0]), recipe)
+    return float(np.mean(list(counts.values()))) if counts else None
 
   tried = to_try(grids, steps, more=1)
   for _ in range(2):  # the grid, then its extension
@@ -351,11 +351,11 @@ def rate_tests(
   fisher: Any = scipy.stats.fisher_exact(
     [reached, [len(ours) - count for count in reached]]
   )
-  found = {"⊥AdamW − AdamW, Fisher": float(fisher.pvalue)}
+  p_values = {"⊥AdamW − AdamW, Fisher": float(fisher.pvalue)}
   for name, other in ("AdamW tuned", tuned), ("StableMax", STABLEMAX):
     pair = [[its[seed] for seed in sorted(ours)] for its in (ours, goal[other])]
-    found[f"⊥AdamW − {name}, Wilcoxon"] = stats.wilcoxon(*pair).pvalue
-  return found
+    p_values[f"⊥AdamW − {name}, Wilcoxon"] = stats.wilcoxon(*pair).pvalue
+  return p_values
 
 
 def steps_to_goal(
@@ -365,13 +365,13 @@ def steps_to_goal(
 
   A run that never reaches it counts as one step more than all steps.
   """
-  found: dict[int, int] = {}
+  first_steps: dict[int, int] = {}
   for row in rows:
     if (row["config_hash"], row["method"]) == (recipe.hash, arm.key):
       reached = row["metrics"]["top1"] >= GOAL
       step = row["epoch"] if reached else recipe.steps + 1
-      found[row["seed"]] = min(step, found.get(row["seed"], step))
-  return found
+      first_steps[row["seed"]] = min(step, first_steps.get(row["seed"], step))
+  return first_steps
 
 
 def pilot_steps(

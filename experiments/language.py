@@ -360,8 +360,8 @@ def train(
     )
   for i, run in enumerate(runs):
     params = jax.tree.map(lambda x, i=i: x[i], carry[0])
-    found = jax.device_get(measure(recipe, params, windows))
-    yield run, recipe.steps, jax.tree.map(float, found)
+    measured = jax.device_get(measure(recipe, params, windows))
+    yield run, recipe.steps, jax.tree.map(float, measured)
 
 
 @functools.partial(jax.jit, static_argnames="recipe")
@@ -388,8 +388,8 @@ def measure(recipe: Recipe, params: Params, windows: jax.Array):
       "ece": calibration.ece(z, labels),
     }
 
-  found = metrics(z) | {"temperature": jnp.sqrt(first * second)}
-  return {"metrics": found, "scaled_crossed": metrics(scaled)}
+  content = metrics(z) | {"temperature": jnp.sqrt(first * second)}
+  return {"metrics": content, "scaled_crossed": metrics(scaled)}
 
 
 def run(
@@ -467,7 +467,7 @@ def result_text(rows: Sequence[Mapping[str, Any]]) -> str:
     "bits per byte after T": ("scaled_crossed", "loss", bits),
     "token ECE after T": ("scaled_crossed", "ece", 1.0),
   }
-  found = {}
+  tests = {}
   for plain, projected in PAIRS:
     # A run that diverged has no loss.
     pair = [
@@ -484,14 +484,14 @@ def result_text(rows: Sequence[Mapping[str, Any]]) -> str:
         [unit * its[seed][part][metric] for seed in seeds] for its in pair
       ]
       comparable = len(seeds) > 1
-      found[projected.key, label] = (
+      tests[projected.key, label] = (
         stats.compare(*values, paired=True) if comparable else None
       )
-  primary = [key for key in found if key[1].startswith("bits")]
-  holm = stats.holm([it.p if (it := found[key]) else 1.0 for key in primary])
+  primary = [key for key in tests if key[1].startswith("bits")]
+  holm = stats.holm([it.p if (it := tests[key]) else 1.0 for key in primary])
   adjusted = dict(zip(primary, holm, strict=True))
   lines = []
-  for (name, label), it in found.items():
+  for (name, label), it in tests.items():
     if it is None:
       lines.append(f"{name}, {label}: fewer than two seeds to compare")
       continue

@@ -27,9 +27,9 @@ def check_folder(folder: pathlib.Path) -> None:
     RowsError: if not, with the seeds that there are and the command that
       trains the others.
   """
-  study, found = query.load(folder)
-  if not _can_compare(study, found):
-    raise RowsError(_too_little(study, found, folder))
+  study, results = query.load(folder)
+  if not _can_compare(study, results):
+    raise RowsError(_too_little(study, results, folder))
 
 
 def next_step(study: Study, folder: pathlib.Path) -> str:
@@ -46,16 +46,16 @@ def next_step(study: Study, folder: pathlib.Path) -> str:
   own = config.own_study(study.name) == study
   if own and (len(study.methods) == 1 or study.config.evaluate_on != "test"):
     return f"Next, keep the rows for other studies:\n  {_line('keep', folder)}"
-  _, found = query.load(folder)
-  if not _can_compare(study, found):
-    return _too_little(study, found, folder)
+  _, results = query.load(folder)
+  if not _can_compare(study, results):
+    return _too_little(study, results, folder)
   return (
     f"Next, write the page that compares them:\n  {_line('report', folder)}"
   )
 
 
-def _can_compare(study: Study, found: Results) -> bool:
-  return any(len(found.seeds(pair)) > 1 for pair in query.pairs(study))
+def _can_compare(study: Study, results: Results) -> bool:
+  return any(len(results.seeds(pair)) > 1 for pair in query.pairs(study))
 
 
 def _page_of_another(study: Study, shown: Study, folder: pathlib.Path) -> str:
@@ -70,9 +70,9 @@ def _page_of_another(study: Study, shown: Study, folder: pathlib.Path) -> str:
   return f"{text} Next, write the page of {study.name}:\n{commands}"
 
 
-def _too_little(study: Study, found: Results, folder: pathlib.Path) -> str:
+def _too_little(study: Study, results: Results, folder: pathlib.Path) -> str:
   """Says which seeds there are, and the command that trains enough of them."""
-  seeds = {name: len(found.seeds([name])) for name in study.method_names}
+  seeds = {name: len(results.seeds([name])) for name in study.method_names}
   there = ", ".join(
     f"{count} seed{'' if count == 1 else 's'} of {name}"
     for name, count in seeds.items()
@@ -81,7 +81,7 @@ def _too_little(study: Study, found: Results, folder: pathlib.Path) -> str:
     f"A comparison needs two seeds of each of two methods, and {folder} has "
     f"{there} after epoch {study.config.epochs}."
   )
-  if lost := query.diverged(study, found):
+  if lost := query.diverged(study, results):
     runs = ", ".join(f"{name} {seeds}" for name, seeds in lost.items())
     return f"{text} Seeds that diverged: {runs}. Lower the learning rate."
   return (

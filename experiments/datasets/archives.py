@@ -28,8 +28,8 @@ def from_folder(
 ) -> Contents | None:
   """Returns the wanted files in a folder, or None if it has no version."""
   for folder in (path, *(path / name for name in files.inner)):
-    found = folder.iterdir() if folder.is_dir() else ()
-    members = _recognize(files, {p.name: p for p in found if p.is_file()})
+    entries = folder.iterdir() if folder.is_dir() else ()
+    members = _recognize(files, {p.name: p for p in entries if p.is_file()})
     if members:
       return files.convert(members, read_bounded, wanted)
   return None

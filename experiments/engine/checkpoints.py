@@ -199,19 +199,19 @@ def _problem(path: pathlib.Path, group: Group) -> str | None:
     return None
   if not isinstance(written, dict) or written.keys() != expected.keys():
     return f"{DIGESTS} is not of this form: {', '.join(expected)}"
-  found, files = expected.pop("files"), written.pop("files")
+  present, files = expected.pop("files"), written.pop("files")
   for name, value in expected.items():
     if written[name] != value:
       given = reprlib.repr(written[name])
       return f"expected one of {name} {value!r}, got one of {name} {given}"
   if not isinstance(files, dict):
     return f"{DIGESTS} has no digests"
-  for name in sorted(files.keys() | found.keys()):
-    if name not in found:
+  for name in sorted(files.keys() | present.keys()):
+    if name not in present:
       return f"{name} is missing"
     if name not in files:
       return f"{name} is not one of its files"
-    if found[name] != files[name]:
+    if present[name] != files[name]:
       return f"{name} is not what was written, by its SHA-256 digest"
   return None
 

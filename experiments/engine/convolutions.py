@@ -201,10 +201,10 @@ def has_pallas() -> bool:
     return [v.astype(jnp.float32) for v in (y, *pull(out))]
 
   try:
-    found = values(pallas_conv, *arrays)
+    computed = values(pallas_conv, *arrays)
   except Exception:  # A missing or changed backend may raise anything.
     return False
-  pairs = zip(found, values(patches_conv, *arrays), strict=True)
+  pairs = zip(computed, values(patches_conv, *arrays), strict=True)
   return all(bool(jnp.allclose(*pair, rtol=0.02, atol=0.5)) for pair in pairs)
 
 

@@ -94,7 +94,7 @@ class Sets:
     self._thread.shutdown(cancel_futures=True)
 
 
-class Found(NamedTuple):
+class Evaluated(NamedTuple):
   """Results on a set of images.
 
   Attributes:
@@ -214,10 +214,10 @@ class Evaluator:
     weights: train.Weights,
     images: Any,
     labels: np.ndarray,
-    clean: Found | None = None,
+    clean: Evaluated | None = None,
     ensembles: tuple[tuple[int, ...], ...] = (),
     own: jax.Array | None = None,
-  ) -> Found:
+  ) -> Evaluated:
     """Logits and metrics, without waiting for them.
 
     Args:
@@ -234,17 +234,17 @@ class Evaluator:
     temperature = clean and clean.metrics["metrics"]["temperature_half"]
     y = jnp.asarray(labels)
     given = logits, y, *halves
-    found = self._metrics(*given, temperature)
-    half = found["metrics"]["temperature_half"]
+    content = self._metrics(*given, temperature)
+    half = content["metrics"]["temperature_half"]
     by_image = self._by_image(*given, half)
-    found["scaled_crossed"] = self._scaled(logits, y, by_image, ())
+    content["scaled_crossed"] = self._scaled(logits, y, by_image, ())
     if ensembles:
       each = by_image[: len(alone)]
-      found["scaled_members"] = self._scaled(alone, y, each, ensembles)
+      content["scaled_members"] = self._scaled(alone, y, each, ensembles)
     if own is not None:
       each = own[:, None]
-      found["scaled_own"] = self._scaled(alone, y, each, ensembles)
-    return Found(logits, found, self.norms(weights.params), own)
+      content["scaled_own"] = self._scaled(alone, y, each, ensembles)
+    return Evaluated(logits, content, self.norms(weights.params), own)
 
 
 def with_ensembles(logits: jax.Array, ensembles: Any) -> jax.Array:
@@ -272,7 +272,7 @@ def metrics(logits, labels, fit, judge, clean_temperature=None):
   on_test = calibration.fit_temperature(logits, labels)
   on_half = calibration.fit_temperature(logits[fit], labels[fit])
   bins = calibration.reliability(logits, labels)
-  found = {
+  content = {
     "metrics": evaluate(logits, labels)
     | {"temperature": on_test, "temperature_half": on_half},
     # The paper fits on the test set itself. The half is held out.
@@ -286,8 +286,8 @@ def metrics(logits, labels, fit, judge, clean_temperature=None):
   }
   if clean_temperature is not None:
     # In use, there are no labels of shifted images to fit on.
-    found["scaled_clean"] = scale(clean_temperature, judge)
-  return found
+    content["scaled_clean"] = scale(clean_temperature, judge)
+  return content
 
 
 def temperature_by_image(logits, labels, fit, judge, temperature):
@@ -326,32 +326,34 @@ def evaluate(logits, labels):
   """
   wrong = jnp.argmax(logits, axis=-1) != labels
   confidence = jnp.max(jax.nn.softmax(logits), axis=-1)
-  found = calibration.evaluate(logits, labels)
+  values = calibration.evaluate(logits, labels)
   return {
     ROW_NAMES.get(name, name): 100 * x if name.endswith("accuracy") else x
-    for name, x in found.items()
+    for name, x in values.items()
   } | {"wrong_confidence": jnp.mean(confidence, where=wrong)}
 
 
 def _scaled(logits, labels, temperature, part):
-  found = evaluate(logits[part] / temperature, labels[part])
-  return {name: found[name] for name in SCALED}
+  values = evaluate(logits[part] / temperature, labels[part])
+  return {name: values[name] for name in SCALED}
 
 
-def rows(found: Found) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def rows(
+  evaluated: Evaluated,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
   """Returns the contents of the rows of each run, and of each ensemble."""
-  leaves, treedef = jax.tree.flatten(train.gather(found.metrics))
+  leaves, treedef = jax.tree.flatten(train.gather(evaluated.metrics))
   contents = [
     treedef.unflatten([shortest(leaf[i]) for leaf in leaves])
     for i in range(len(leaves[0]))
   ]
-  norms = train.gather(found.norms)
+  norms = train.gather(evaluated.norms)
   runs, ensembles = contents[: len(norms)], contents[len(norms) :]
   for content, norm in zip(runs, norms, strict=True):
     content["metrics"]["weight_norm"] = shortest(norm)
     content.pop("scaled_members", None)  # of one network: its scaled_crossed
-  if found.own is not None:
-    for content, own in zip(runs, train.gather(found.own), strict=True):
+  if evaluated.own is not None:
+    for content, own in zip(runs, train.gather(evaluated.own), strict=True):
       content["metrics"]["temperature_own"] = shortest(own)
   return runs, ensembles
 

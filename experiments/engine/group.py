@@ -92,14 +92,14 @@ def begun(study: Study, folder: pathlib.Path) -> Iterator[list[Run]]:
   for path in sorted(folder.glob("checkpoints/*/runs.json")):
     content = path.read_bytes()
     try:
-      found = parse_json(content)
-      if not isinstance(found, dict):
-        raise ValueError(f"it is {reprlib.repr(found)}")
-      if found | {"runs": []} != manifest(study, []):
+      saved = parse_json(content)
+      if not isinstance(saved, dict):
+        raise ValueError(f"it is {reprlib.repr(saved)}")
+      if saved | {"runs": []} != manifest(study, []):
         continue
       if path.parent.name != _folder_name(content):
         raise ValueError("its folder is not named for its SHA-256 digest")
-      yield [Run(Method(**method), seed) for method, seed in found["runs"]]
+      yield [Run(Method(**method), seed) for method, seed in saved["runs"]]
     except (KeyError, TypeError, ValueError) as error:
       raise UserError(
         f"{path} is damaged ({error}). Remove {path.parent}; its runs will be "
@@ -165,11 +165,11 @@ class Group:
       self._evaluate(done, state, own)
       eta = Eta(epochs - done)
       for epoch in range(done + 1, epochs + 1):
-        state, found = engine.epoch(state, runs, epoch - 1, images, labels)
+        state, metrics = engine.epoch(state, runs, epoch - 1, images, labels)
         evaluated = epoch in self.study.epochs_evaluated()
         corrupted = len(self.study.datasets(epoch)) > 2
         save = epoch % every == 0 or epoch == epochs or corrupted
-        self.pending.append((epoch, found))
+        self.pending.append((epoch, metrics))
         if not self._write_finished(eta, wait=evaluated or save):
           return
         if epoch > done + 1:
@@ -220,31 +220,31 @@ class Group:
     # With several processes, gathering would wait for the next epoch.
     ahead = 0 if wait or jax.process_count() > 1 else 1
     while len(self.pending) > ahead:
-      epoch, found = self.pending.pop(0)
-      found = train.gather(found)
-      self.shop.say(f"{self.label}: {self._line(epoch, found, eta)}")
-      self._note_diverged(epoch, found)
+      epoch, metrics = self.pending.pop(0)
+      metrics = train.gather(metrics)
+      self.shop.say(f"{self.label}: {self._line(epoch, metrics, eta)}")
+      self._note_diverged(epoch, metrics)
       if all(map(self.missing.diverged, self.runs)):
         self.shop.say(f"{self.label}: every run has diverged")
         return False
       if epoch in self.study.epochs_evaluated():
         spent = {"epoch_seconds": eta.epoch}
-        contents = [content | spent for content in self._training(found)]
+        contents = [content | spent for content in self._training(metrics)]
         self._append("train", epoch, contents)
     return True
 
-  def _note_diverged(self, epoch: int, found: dict[str, np.ndarray]) -> None:
-    finite = np.isfinite(found["loss"]) & np.isfinite(found["weight_norm"])
-    contents = self._training(found)
+  def _note_diverged(self, epoch: int, metrics: dict[str, np.ndarray]) -> None:
+    finite = np.isfinite(metrics["loss"]) & np.isfinite(metrics["weight_norm"])
+    contents = self._training(metrics)
     self._write(
       self._row(run, epoch, "diverged", contents[i])
       for i, run in enumerate(self.runs)
       if not finite[i] and not self.missing.diverged(run)
     )
 
-  def _training(self, found: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+  def _training(self, metrics: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     return [
-      {"metrics": {k: evaluate.shortest(v[i]) for k, v in found.items()}}
+      {"metrics": {k: evaluate.shortest(v[i]) for k, v in metrics.items()}}
       for i in range(len(self.runs))
     ]
 
@@ -277,14 +277,14 @@ class Group:
     # Clean images come first: corrupted ones are also scaled by their T.
     for dataset in dict.fromkeys(["clean", *datasets] if datasets else []):
       sets.ask([dataset])
-      found = self.shop.evaluator(
+      evaluated = self.shop.evaluator(
         state.evaluated, *sets[dataset], clean, ensembles, own
       )
-      clean = clean or found
+      clean = clean or evaluated
       self._ask_for_sets()
       if before is not None:
         self._finish(epoch, *before)
-      before = dataset, found
+      before = dataset, evaluated
     if before is not None:
       self._finish(epoch, *before)
 
@@ -310,11 +310,13 @@ class Group:
       if size <= len(members)
     ]
 
-  def _finish(self, epoch: int, dataset: str, found: evaluate.Found) -> None:
+  def _finish(
+    self, epoch: int, dataset: str, evaluated: evaluate.Evaluated
+  ) -> None:
     """Writes the rows of one set of images."""
-    contents, pooled = evaluate.rows(found)
+    contents, pooled = evaluate.rows(evaluated)
     if self.shop.options.save_logits:
-      self._save_logits(dataset, epoch, train.gather(found.logits))
+      self._save_logits(dataset, epoch, train.gather(evaluated.logits))
     ensembles = [
       self._row(self.runs[members[0]], epoch, dataset, content)
       | {"method": name, "members": [self.runs[i].seed for i in members]}
@@ -375,13 +377,13 @@ class Group:
     else:  # The other processes only note which rows there are.
       self.shop.rows.note(rows)
 
-  def _line(self, epoch: int, found: dict[str, np.ndarray], eta: Eta) -> str:
+  def _line(self, epoch: int, metrics: dict[str, np.ndarray], eta: Eta) -> str:
     config = self.study.config
     words = [f"epoch {epoch}/{config.epochs}"]
     for name in dict.fromkeys(run.method.name for run in self.runs):
       mine = [i for i, run in enumerate(self.runs) if run.method.name == name]
       loss, top1 = (
-        float(np.mean(found[key][mine])) for key in ("loss", "top1")
+        float(np.mean(metrics[key][mine])) for key in ("loss", "top1")
       )
       words.append(f"{name} training loss {loss:.3f} and accuracy {top1:.1f} %")
     seconds = eta.tick()

@@ -157,8 +157,10 @@ class BatchNorm(nn.Module):
       gain = scale * jax.lax.rsqrt(running_var.value + self.eps)
       return _affine(x, running_mean.value, gain, bias)
     weights = mask.astype(jnp.float32)
-    found: Any = normalize(x, scale, bias, weights, self.eps, self.axis_name)
-    y, (mean, var, count) = found
+    normalized: Any = normalize(
+      x, scale, bias, weights, self.eps, self.axis_name
+    )
+    y, (mean, var, count) = normalized
     if not self.is_initializing():
       keep = 1 - self.momentum
       unbiased = var * (count / jnp.maximum(count - 1, 1))

@@ -22,8 +22,8 @@ def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
   A CPU would compile a large network for minutes, so there its time is the time
   of the arithmetic alone.
   """
-  found = rows.Rows(folder / "rows.jsonl", write=False)
-  missing = runner.Missing(study, found.keys)
+  stored = rows.Rows(folder / "rows.jsonl", write=False)
+  missing = runner.Missing(study, stored.keys)
   mesh = train.make_mesh(options.batch_devices)
   groups = list(runner.make_groups(study, folder, missing, mesh, options))
   config = study.config

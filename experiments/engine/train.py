@@ -232,12 +232,12 @@ def crop(images, index, offset, flip):
   columns = mirrored + offset[:, 1:]
   inside = lambda i, size: (i >= 0) & (i < size)
   valid = inside(rows, height)[:, :, None] & inside(columns, width)[:, None, :]
-  found = images[
+  pixels = images[
     index[:, None, None],
     jnp.clip(rows, 0, height - 1)[:, :, None],
     jnp.clip(columns, 0, width - 1)[:, None, :],
   ]
-  return jnp.where(valid[..., None], found, jnp.zeros((), images.dtype))
+  return jnp.where(valid[..., None], pixels, jnp.zeros((), images.dtype))
 
 
 def batches(run: Runs, epoch: Any, size: int, data: datasets.Dataset) -> Batch:
@@ -386,8 +386,8 @@ class Engine:
       if self.convolutions != "sequential":
         return together(state, runs)
       alone = jax.tree.map(lambda x: x[:, None], (state, runs))
-      found = jax.lax.map(lambda one: together(*one), alone)
-      return jax.tree.map(lambda x: x[:, 0], found)
+      stacked = jax.lax.map(lambda one: together(*one), alone)
+      return jax.tree.map(lambda x: x[:, 0], stacked)
 
   def _epoch_together(self, state: State, runs: Runs, epoch, images, labels):
     config, method = self.config, runs.method
@@ -398,8 +398,8 @@ class Engine:
 
     def step(state: State, now):
       number, batch = now
-      found = jax.vmap(gradients, axes)(method, state.weights, batch, labels)
-      grads, batch_stats, sums = found
+      outputs = jax.vmap(gradients, axes)(method, state.weights, batch, labels)
+      grads, batch_stats, sums = outputs
       grads, sums = jax.lax.psum((grads, sums), "batch")
       params, optimizer = methods.update(
         method,
@@ -478,10 +478,10 @@ class Engine:
       params = jax.tree.map(
         lambda x: x.astype(self.model.dtype) if x.ndim == 4 else x, params
       )
-      grads, found = jax.grad(objective, has_aux=True)(params)
+      grads, aux = jax.grad(objective, has_aux=True)(params)
       if self.parts > 1:  # The sum over devices needs float32.
         grads = optax.tree.cast(grads, jnp.float32)
-      return grads, found
+      return grads, aux
 
     grads, (new, sums) = gradients(weights.params)
     if method.wrapper == "sam":

@@ -123,9 +123,9 @@ def make_kept(
 
 def situation(ask: Comparisons, name: str, a: str, b: str) -> dict[str, Any]:
   """Returns what a line of the answer says of a pair, with and without T."""
-  found = ask.source.results(name)
+  results = ask.source.results(name)
   after = "scaled"
-  if found.measured((a, b), "crossed_loss"):
+  if results.measured((a, b), "crossed_loss"):
     after = "crossed"
   its = {it: ask.compare(name, a, b, it) for it in ("loss", "ece")}
   its["scaled_loss"] = ask.compare(name, a, b, f"{after}_loss")
@@ -134,7 +134,7 @@ def situation(ask: Comparisons, name: str, a: str, b: str) -> dict[str, Any]:
     scaled = ask.table(name, AFTER_T, part="scaled_half")
     its["scaled_loss"] = scaled["loss"]
   # No first plan tests it, so its p is not adjusted.
-  seeds = found.seeds([a, b])
+  seeds = results.seeds([a, b])
   its["scaled_ece"] = ask.compare(name, a, b, f"{after}_ece", seeds=seeds)
   return its | {"study": name}
 
@@ -174,9 +174,9 @@ def radial_shares(ask: Comparisons, method: str) -> dict[str, dict[str, Any]]:
   """
   shares = {}
   for network, name in (("ResNet-18", "extended"), ("WRN-28-10", "wrn28_10")):
-    found = ask.source.results(name)
-    (first,) = found.get(method, 0, "train", 100)
-    over = lambda it, found=found: found.over_epochs(
+    results = ask.source.results(name)
+    (first,) = results.get(method, 0, "train", 100)
+    over = lambda it, results=results: results.over_epochs(
       method, it, range(5), EPOCHS, "train"
     )
     shares[network] = {
@@ -206,7 +206,7 @@ def fill(path: pathlib.Path, ask: Comparisons) -> str:
 def settings_of(methods: Iterable[config.Method]) -> dict[str, dict[str, Any]]:
   """Returns what differs from SGD and the recipe, by method, and its knob."""
   plain = dataclasses.asdict(config.SGD)
-  found = {}
+  changed = {}
   for method in methods:
     parts = (method.schedule, method.loss, method.augmentation, method.wrapper)
     knobs = {query.LABELS["knobs"].get(part) for part in parts}
@@ -216,8 +216,8 @@ def settings_of(methods: Iterable[config.Method]) -> dict[str, dict[str, Any]]:
       if k in knobs or (k != "name" and v != plain[k])
     }
     if changes:
-      found[method.name] = changes
-  return found
+      changed[method.name] = changes
+  return changed
 
 
 def command(study: config.Study, **changes: str) -> str:
@@ -240,7 +240,7 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
   Raises:
     RowsError: if there is nothing to compare yet.
   """
-  study, found = ask.source.study(name), ask.source.results(name)
+  study, results = ask.source.study(name), ask.source.results(name)
   tested = ask.tested(name)
   answer = next(iter(tested.values()))
   is_planned = ask.source.is_planned(name)
@@ -255,12 +255,12 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
   ended = [
     method
     for method in (study.pooled if pooled else study.method_names)
-    if found.seeds([method])
+    if results.seeds([method])
   ]
   followed = [
     method
     for method in study.method_names
-    if all(found.seeds([method], it, epochs) for it in ("train", "clean"))
+    if all(results.seeds([method], it, epochs) for it in ("train", "clean"))
   ][: len(plots.style.COLORS)]
   pair = next(iter(answer))
   headlines = {
@@ -281,9 +281,9 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
       },
       shown,
     ),
-    f"{picture}_reliability": lambda: figures.reliability(found, ended),
+    f"{picture}_reliability": lambda: figures.reliability(results, ended),
     f"{picture}_curves": lambda: figures.training(
-      {"": found}, query.LABELS["panels"]["study"], epochs, followed
+      {"": results}, query.LABELS["panels"]["study"], epochs, followed
     ),
     "map_temperatures": lambda: figures.temperatures(
       {
@@ -294,7 +294,7 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
   }
   runs_of = {
     row["study"]
-    for key, row in found.rows.items()
+    for key, row in results.rows.items()
     if key[0] in study.method_names
   }
   facts = {
@@ -312,12 +312,12 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
     "planned": is_planned,
     "family": is_planned and name in compare.SIZES[:-1],
     "several_schedules": len({it.schedule for it in study.methods}) > 1,
-    "diverged": query.diverged(study, found),
+    "diverged": query.diverged(study, results),
     "means": ask.means(name, study.method_names),
     "ensembles": ask.means(name, study.pooled, least=1),
     "pooled": pooled,
     "config": study.config,
-    "seeds": found.seeds(study.method_names),
+    "seeds": results.seeds(study.method_names),
     "command": command(study),
     "diagrams": len(ended) <= MOST_DIAGRAMS,
     "followed": followed and len(epochs) > 1,
@@ -344,8 +344,8 @@ def make_all(
         text = markdown("extended_screen.md", facts | {"runs": runs})
         yield name, Page(text, {})
     elif ask.source.is_complete(name):
-      study, found = ask.source.study(name), ask.source.results(name)
-      if any(len(found.seeds(pair)) > 1 for pair in query.pairs(study)):
+      study, results = ask.source.study(name), ask.source.results(name)
+      if any(len(results.seeds(pair)) > 1 for pair in query.pairs(study)):
         yield name, make_study(ask, name, folder)
 
 
@@ -381,8 +381,8 @@ def write_study(folder: pathlib.Path) -> str:
   Returns:
     What it says, as plain text.
   """
-  study, found = query.load(folder)
-  ask = Comparisons(Source({study.name: (study, found)}))
+  study, results = query.load(folder)
+  ask = Comparisons(Source({study.name: (study, results)}))
   path = folder / "report.html"
   make_study(ask, study.name, folder.resolve()).write_html(path)
   facts = context(ask, folder, True) | {
@@ -405,11 +405,11 @@ def write_grokking(
 
 def show(folder: pathlib.Path) -> str:
   """Returns a table of means over seeds, by method, epoch and images."""
-  study, found = query.load(folder)
-  ask = Comparisons(Source({study.name: (study, found)}))
+  study, results = query.load(folder)
+  ask = Comparisons(Source({study.name: (study, results)}))
   kinds: dict[tuple[str, int, str], list[dict[str, float]]] = {}
   diverged = []
-  for (method, seed, epoch, images), row in found.rows.items():
+  for (method, seed, epoch, images), row in results.rows.items():
     if images == "diverged":
       diverged.append(f"{method}, seed {seed}: diverged in epoch {epoch}")
     else:

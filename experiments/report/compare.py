@@ -199,19 +199,21 @@ class Comparisons:
       study = self.source.study(name)
       if (a, b) in query.pairs(study):
         tested = self.tested(name)
-        if found := tested.get(str(it), {}).get((a, b)):
-          return found
+        if known := tested.get(str(it), {}).get((a, b)):
+          return known
     return self._raw(name, a, b, it, **where)
 
   def _raw(self, name, a, b, it, seeds=None, **where) -> Compared:
-    found = self.source.results(name)
+    results = self.source.results(name)
     key = it
     it = query.outcome(it, where.get("images", ""), where.get("part", ""))
     if seeds is None:
       epoch = where.get("epoch", 0)
-      epochs = epoch if isinstance(epoch, Sequence) else [epoch or found.epochs]
-      seeds = found.seeds([a, b], it.images, epochs)
-    first, second = (found.values(m, it, seeds, **where) for m in (a, b))
+      epochs = (
+        epoch if isinstance(epoch, Sequence) else [epoch or results.epochs]
+      )
+      seeds = results.seeds([a, b], it.images, epochs)
+    first, second = (results.values(m, it, seeds, **where) for m in (a, b))
     planned = (
       key in ("scaled_loss", "corrupted_loss")
       and name not in SHARED
@@ -231,10 +233,10 @@ class Comparisons:
     """
     if name in self._tested:
       return self._tested[name]
-    study, found = self.source.study(name), self.source.results(name)
-    pairs = [p for p in query.pairs(study) if len(found.seeds(p)) > 1]
+    study, results = self.source.study(name), self.source.results(name)
+    pairs = [p for p in query.pairs(study) if len(results.seeds(p)) > 1]
     first = query.OUTCOMES[study.outcome]
-    if not pairs or not all(found.measured(p, first) for p in pairs):
+    if not pairs or not all(results.measured(p, first) for p in pairs):
       raise RowsError(
         f"{study.name} needs two seeds of both methods of a pair after epoch "
         f"{study.config.epochs}, each with {first.label}. Train them: `python "
@@ -242,7 +244,7 @@ class Comparisons:
       )
     tested = {
       it: {p: self._raw(name, *p, it) for p in pairs}
-      for it in found.outcomes(pairs, first=study.outcome)
+      for it in results.outcomes(pairs, first=study.outcome)
     }
     primary, *rest = tested.items()
     family = self._relatives(name)
@@ -303,27 +305,27 @@ class Comparisons:
     self, name: str, methods: Iterable[str], least: int = 2
   ) -> tuple[list[str], dict[Outcome, dict[str, np.ndarray]]]:
     """Returns methods with so many seeds, and their values by outcome."""
-    found, study = self.source.results(name), self.source.study(name)
-    methods = [m for m in methods if len(found.seeds([m])) >= least]
-    its = found.outcomes([[m] for m in methods], study.outcome, least)
+    results, study = self.source.results(name), self.source.study(name)
+    methods = [m for m in methods if len(results.seeds([m])) >= least]
+    its = results.outcomes([[m] for m in methods], study.outcome, least)
     its = [it for it in query.OUTCOMES if it in its]
     return methods, {
-      query.OUTCOMES[it]: {m: found.values(m, it) for m in methods}
+      query.OUTCOMES[it]: {m: results.values(m, it) for m in methods}
       for it in its
     }
 
   def seconds(self, name: str, method: str) -> float:
     """Returns the time of an epoch of one of the runs that train together."""
-    found = self.source.results(name)
-    seeds = found.seeds([method], "train")
-    rows = [found.get(method, seed, "train")[0] for seed in seeds]
+    results = self.source.results(name)
+    seeds = results.seeds([method], "train")
+    rows = [results.get(method, seed, "train")[0] for seed in seeds]
     each = [row["epoch_seconds"] / row["runs_at_once"] for row in rows]
     return float(np.median(each))
 
   def provenance(self, name: str, results: str = "") -> dict[str, Any]:
     """Returns the device, versions, commits, days and minutes of a study."""
-    found = self.source.results(results or name)
-    rows = [row for row in found.rows.values() if row["study"] == name]
+    its = self.source.results(results or name)
+    rows = [row for row in its.rows.values() if row["study"] == name]
     return provenance(rows) | {"study": name} if rows else {}
 
 
@@ -367,14 +369,14 @@ def temperatures(
     weight decay, "without" and "with", the geometric means of T over seeds,
     and "change", of the loss without T. Diverged runs are left out.
   """
-  study, found = ask.source.study(name), ask.source.results(name)
+  study, results = ask.source.study(name), ask.source.results(name)
   lines = []
   for method in study.methods:
     pair = method.name, f"orthograd_{method.name}"
-    if method.base == base and (seeds := found.seeds(pair)):
+    if method.base == base and (seeds := results.seeds(pair)):
       its = method.resolve(study.config)
-      t = [np.log(found.values(m, "temperature", seeds)).mean() for m in pair]
-      a, b = (found.values(m, "loss", seeds).mean() for m in pair)
+      t = [np.log(results.values(m, "temperature", seeds)).mean() for m in pair]
+      a, b = (results.values(m, "loss", seeds).mean() for m in pair)
       lines.append((its.learning_rate * its.weight_decay, *np.exp(t), b - a))
   names = ("decay", "without", "with", "change")
   return dict(zip(names, np.array(lines).reshape(-1, 4).T, strict=True))

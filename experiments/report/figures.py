@@ -125,14 +125,15 @@ def _shorten(axis, rows: Sequence[Compared]) -> None:
 
 
 def reliability(
-  found: Results,
+  results: Results,
   methods: Sequence[str] = PAIR,
   images: str = "clean",
 ) -> "Figure":
   """Draws reliability diagrams, of all seeds that a method has."""
   bins = {
     method_name(method): _pooled(
-      found.get(method, seed, images) for seed in found.seeds([method], images)
+      results.get(method, seed, images)
+      for seed in results.seeds([method], images)
     )
     for method in methods
   }
@@ -156,14 +157,14 @@ def _pooled(seeds: Iterable[list[dict[str, Any]]]) -> Reliability:
   return Reliability(*(jnp.array(np.stack(x)) for x in columns.values()))
 
 
-def severity(found: Results) -> "Figure":
+def severity(results: Results) -> "Figure":
   """Draws metrics by severity. 0 is the clean test set."""
-  seeds = found.seeds(PAIR, "corrupted")
+  seeds = results.seeds(PAIR, "corrupted")
   values = {
     outcome(metric).label: {
       method_name(method): np.stack(
         [
-          found.values(method, metric, seeds, images=f"severity {i}")
+          results.values(method, metric, seeds, images=f"severity {i}")
           for i in range(6)
         ],
         axis=1,
@@ -192,12 +193,12 @@ def training(
   names = [method_name(method) for method in methods]
   values = {
     f"{network}: {title}".removeprefix(": "): {
-      name: found.over_epochs(
-        method, it, found.seeds([method], images, epochs), epochs, images
+      name: results.over_epochs(
+        method, it, results.seeds([method], images, epochs), epochs, images
       )
       for name, method in zip(names, methods, strict=True)
     }
-    for network, found in networks.items()
+    for network, results in networks.items()
     for title, (images, it) in panels.items()
   }
   figure = plots.curves(values, epochs)

@@ -45,7 +45,7 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
       f"{len(seeds)} seed(s) have all four arms, but a comparison needs two. "
       "Run `python -m experiments grokking` to train them."
     )
-  found = {
+  by_key = {
     (row["method"], row["seed"], row["epoch"]): row
     for row in main
     if row["config_hash"] == recipe.hash
@@ -53,11 +53,11 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
   every = recipe.evaluate_every
   steps = range(every, recipe.steps + 1, every)
   values = lambda arm, part, metric, step=recipe.steps: np.array(
-    [found[arm.key, seed, step][part][metric] for seed in seeds], float
+    [by_key[arm.key, seed, step][part][metric] for seed in seeds], float
   )
   goal = {arm: np.array([to_goal[arm][s] for s in seeds]) for arm in ARMS}
-  start = min(map(clock_start, found.values()))
-  end = max(clock_start(row) + row["wall_time"] for row in found.values())
+  start = min(map(clock_start, by_key.values()))
+  end = max(clock_start(row) + row["wall_time"] for row in by_key.values())
   its = {
     "recipe": recipe,
     "goal": grokking.GOAL,
@@ -80,7 +80,7 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
     **conclude(goal, recipe.steps),
     "tuned": grokking.TUNED,
     "pilot": grokking.pilot_steps(rows, recipe),
-    "row": found[DECAYED.key, seeds[-1], recipe.steps],
+    "row": by_key[DECAYED.key, seeds[-1], recipe.steps],
     "minutes": (end - start) / 60,
   }
   return its | {"verdict": markdown("grokking_verdict.md", its)}

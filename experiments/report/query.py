@@ -309,8 +309,8 @@ class Source:
 
   def is_complete(self, name: str) -> bool:
     """Returns whether every run has rows of all images, or diverged."""
-    study, found = self.study(name), self.results(name)
-    keys = {(study.config.hash, *key) for key in found.rows}
+    study, results = self.study(name), self.results(name)
+    keys = {(study.config.hash, *key) for key in results.rows}
     runs = not any(map(Missing(study, keys), study.runs))
     return runs and all(map(self.is_complete, study.arms))
 
@@ -318,13 +318,13 @@ class Source:
 def load(folder: pathlib.Path) -> tuple[Study, Results]:
   """Returns the study of a folder, and its results."""
   study = config.load_settings(folder)
-  found = Results(read_rows(folder / "rows.jsonl"), study.config)
-  if not found.rows:
+  results = Results(read_rows(folder / "rows.jsonl"), study.config)
+  if not results.rows:
     raise RowsError(
       f"{folder / 'rows.jsonl'} has no rows of that study: `python -m "
       f"experiments resume {folder}` makes them."
     )
-  return study, found
+  return study, results
 
 
 def arm_rows(study: Study) -> Iterator[dict[str, Any]]:
@@ -344,10 +344,10 @@ def pairs(study: Study) -> list[Pair]:
   return list(study.pairs or ([(first[0], first[1])] if first[1:] else []))
 
 
-def diverged(study: Study, found: Results) -> dict[str, list[int]]:
+def diverged(study: Study, results: Results) -> dict[str, list[int]]:
   """Returns the seeds of each method that diverged."""
   seeds: dict[str, list[int]] = {}
-  for name, seed, _, images in sorted(found.rows):
+  for name, seed, _, images in sorted(results.rows):
     if images == "diverged" and name in study.method_names:
       seeds.setdefault(name, []).append(seed)
   return seeds
