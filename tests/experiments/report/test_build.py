@@ -167,7 +167,7 @@ def test_the_sentences_of_the_answer(pages, runs):
   change, low, high, _ = paired(*found(schedules, "top1", seeds, pair=pair))
   assert f"accuracy {change:+.2f} ({low:+.2f}, {high:+.2f}) points" in text
   recipe = {it.name: it for it in schedules.STUDY.methods}["cosine"]
-  assert f"learning rate {recipe.learning_rate:g} and weight decay 5e-4" in text
+  assert f"learning rate {recipe.learning_rate:g}, weight decay 5e-4" in text
   assert schedules.STUDY.config.weight_decay == 5e-4
   rates = runs("pilot_rates").rows.values()
   mean = lambda method: np.mean(
