@@ -79,7 +79,7 @@ def distributed(folder: pathlib.Path) -> Iterator[Case]:
     output = _end(processes[1 - victim], PATIENCE)
     processes[victim].communicate()
     status = processes[1 - victim].returncode
-    assert status and "complete" not in output, (status, output)
+    assert status and ": complete," not in output, (status, output)
     assert finish(path) == expected
 
   expected = finish(folder / "whole")

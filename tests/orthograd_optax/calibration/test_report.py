@@ -1020,6 +1020,28 @@ def test_damaged_and_hostile_npz(kind, message, folder, capsys):
   assert err.startswith("error: x.npz is not an .npz file")
 
 
+@pytest.mark.parametrize(
+  "note",
+  [
+    {"index_columns": ["a"], "columns": [{}], "column_indexes": []},
+    {
+      "index_columns": [],
+      "columns": [],
+      "column_indexes": [{"pandas_type": "uni#ode", "numpy_type": "object"}],
+    },
+  ],
+)
+def test_parquet_with_damaged_notes_of_pandas(note, folder, capsys):
+  pyarrow = pytest.importorskip("pyarrow")
+  parquet = pytest.importorskip("pyarrow.parquet")
+  table = pyarrow.table({"a": [0.1, 0.9], "b": [0.9, 0.1], "label": ["a", "b"]})
+  table = table.replace_schema_metadata({"pandas": json.dumps(note)})
+  parquet.write_table(table, "x.parquet")
+  status, out, err = run(capsys, "report", "x.parquet")
+  assert status == 2 and out == "", err
+  assert err.startswith("error: x.parquet is not a .parquet file"), err
+
+
 def test_keys_of_a_wrong_length(folder, capsys):
   logits, labels = overconfident()
   np.savez("x.npz", logits=logits, labels=labels, split=["test"] * 3)
