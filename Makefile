@@ -63,7 +63,7 @@ test-tpu:  ## compile for TPUs, without one, on x86-64 Linux
 	  echo "libtpu exists for x86-64 Linux only; skipped on $$(uname -sm)"; \
 	fi
 
-test-faults: setup  ## kill, damage and deceive the experiments, in 12 minutes
+test-faults: setup  ## kill, damage and deceive the experiments, in 8 minutes
 	PYTHONPATH=.:tests $(BIN)/python -m faults $(FAULTS)
 
 test-cluster: setup  ## train on a local SLURM in which a node dies
