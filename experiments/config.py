@@ -337,7 +337,7 @@ class Study(Settings):
     methods: methods to compare.
     pairs: names of methods, or of their ensembles, to compare in pairs, the
       second minus the first; by default the first two methods.
-    outcome: the primary outcome, of `report/outcomes.py`.
+    outcome: the primary outcome, of `report/labels.toml`.
     seeds: number of seeds. Every method is run with each.
     first_seed: the first of them.
     evaluate_every: epochs between evaluations; 0 for one evaluation at the end.
