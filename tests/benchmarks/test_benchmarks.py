@@ -115,11 +115,11 @@ def test_decoders_are_the_same():
 def test_training_steps_have_no_floor(alone):
   model = training.Decoder(depth=1, width=8, heads=2, tokens=9, context=4)
   problem = functools.partial(training.decoder, 2, model)
-  found = list(command.steps_of("small", problem, alone)(2, 1, 1e9))
+  actual = list(command.steps_of("small", problem, alone)(2, 1, 1e9))
   steps = [update.SGD, update.OURS, update.TEXTBOOK]
-  assert [r["step"] for r in found] == steps
-  assert all(r["floor"] is None and r["leaves"] == 16 for r in found)
-  assert {command.line(r).count("|") for r in found} == {11}
+  assert [r["step"] for r in actual] == steps
+  assert all(r["floor"] is None and r["leaves"] == 16 for r in actual)
+  assert {command.line(r).count("|") for r in actual} == {11}
 
 
 def test_a_peer_that_does_not_run_is_left_out(monkeypatch, capsys):
@@ -144,21 +144,21 @@ def test_peers_are_beside_sgd_of_the_same_turns(monkeypatch):
   peer = update.Contender(lambda times: None, 1)
   monkeypatch.setattr(peers, "in_torch", lambda *_: {"a peer": peer})
   measure = command.updates("small", SHAPES, "float32", False, beside=True)
-  found = {row["step"]: row for row in measure(1, 3, 1e9)}
-  *_, again, last = found
+  actual = {row["step"]: row for row in measure(1, 3, 1e9)}
+  *_, again, last = actual
   assert (again, last) == ("SGD, beside PyTorch", "a peer")
-  assert found[again]["floor"] == found[update.SGD]["floor"]
-  assert found[again]["over_sgd"] == [1, 1, 1]
+  assert actual[again]["floor"] == actual[update.SGD]["floor"]
+  assert actual[again]["over_sgd"] == [1, 1, 1]
 
 
 def test_peers_must_do_the_same():
   wanted = update.arrays(SHAPES, "float32", 0)
   torch = pytest.importorskip("torch")
-  found = [torch.from_numpy(np.array(x)) for x in wanted]
-  peers.assert_same("a peer", found, wanted)
-  found[0][0] += 1
+  actual = [torch.from_numpy(np.array(x)) for x in wanted]
+  peers.assert_same("a peer", actual, wanted)
+  actual[0][0] += 1
   with pytest.raises(AssertionError, match="a peer is off by"):
-    peers.assert_same("a peer", found, wanted)
+    peers.assert_same("a peer", actual, wanted)
 
 
 @pytest.mark.slow

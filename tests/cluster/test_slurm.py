@@ -84,8 +84,8 @@ def processes(mark):
 
 def kill(*marks):
   """Kills all processes with such variables, slurmstepd before its jobs."""
-  found = {pid: name for mark in marks for pid, name in processes(mark)}
-  for pid in sorted(found, key=lambda pid: found[pid] != "slurmstepd"):
+  actual = {pid: name for mark in marks for pid, name in processes(mark)}
+  for pid in sorted(actual, key=lambda pid: actual[pid] != "slurmstepd"):
     with contextlib.suppress(ProcessLookupError):
       os.kill(pid, signal.SIGKILL)
 
@@ -162,10 +162,10 @@ def environment(tmp_path):
 
     def ready():
       command = ["sinfo", "--noheader", "--format=%T %D"]
-      found = subprocess.run(
+      actual = subprocess.run(
         command, env=variables, capture_output=True, text=True
       )
-      return found.stdout.split() == ["idle", "2"]
+      return actual.stdout.split() == ["idle", "2"]
 
     wait_for(ready, 60, "start of both nodes")
     yield variables
@@ -219,5 +219,5 @@ def test_a_node_that_dies(environment, tmp_path):
   logs = sorted(shares.glob("shares/logs/*.err"))
   resumed = ["resumes after epoch" in path.read_text() for path in logs]
   assert sum(resumed) == 2, [path.read_text() for path in logs]
-  found, expected = contents(shares), contents(whole)
-  assert len(found) == 8 * 2 * 2 and found == expected
+  actual, expected = contents(shares), contents(whole)
+  assert len(actual) == 8 * 2 * 2 and actual == expected

@@ -15,9 +15,9 @@ def run(name, tmp_path, **settings):
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   picture = tmp_path / f"{name}.png"
-  found = module.main(output=picture, **settings)
+  actual = module.main(output=picture, **settings)
   assert picture.stat().st_size > 5_000
-  return found
+  return actual
 
 
 def test_all_are_tested_and_short():
@@ -30,34 +30,34 @@ def test_all_are_tested_and_short():
 
 @pytest.mark.slow
 def test_grokking(tmp_path):
-  found = run("grokking", tmp_path, steps=130, every=130)
-  seen, others = zip(*(curve[-1] for curve in found.values()), strict=True)
+  actual = run("grokking", tmp_path, steps=130, every=130)
+  seen, others = zip(*(curve[-1] for curve in actual.values()), strict=True)
   assert min(seen) > 99
-  assert list(found) == ["AdamW", "⊥AdamW", "AdamW, StableMax"]
+  assert list(actual) == ["AdamW", "⊥AdamW", "AdamW, StableMax"]
   assert others[0] < 1 and others[1] > 90 and others[2] < 1
 
 
 @pytest.mark.slow
 def test_flax_nnx(tmp_path):
-  found = run("flax_nnx", tmp_path, steps=800)
-  (sgd, scaled, ours, _) = (each["ece"] for each in found.values())
+  actual = run("flax_nnx", tmp_path, steps=800)
+  (sgd, scaled, ours, _) = (each["ece"] for each in actual.values())
   assert scaled < ours < sgd
 
 
 @pytest.mark.slow
 def test_language_model(tmp_path):
-  found = run("language_model", tmp_path, steps=30, every=15)
-  assert len(found) == 4
-  for confidence, ece, temperature in (curve[-1] for curve in found.values()):
+  actual = run("language_model", tmp_path, steps=30, every=15)
+  assert len(actual) == 4
+  for confidence, ece, temperature in (curve[-1] for curve in actual.values()):
     assert 1 / 128 < confidence < 1 and 0 < ece < confidence
     assert 0.2 < temperature < 5
 
 
 @pytest.mark.slow
 def test_equinox_mlp(tmp_path):
-  found = run("equinox_mlp", tmp_path, steps=600)
-  assert found["⊥Grad"]["max_logit"] < 0.7 * found["SGD"]["max_logit"]
-  assert found["⊥Grad"]["nll"] < found["SGD"]["nll"]
+  actual = run("equinox_mlp", tmp_path, steps=600)
+  assert actual["⊥Grad"]["max_logit"] < 0.7 * actual["SGD"]["max_logit"]
+  assert actual["⊥Grad"]["nll"] < actual["SGD"]["nll"]
 
 
 @pytest.mark.slow

@@ -94,9 +94,9 @@ def test_what_is_evaluated_when():
 
 
 def test_studies():
-  found = config.studies()
-  assert {"quick", "table1"} <= set(found) == set(config.study_names())
-  for name, study in found.items():
+  actual = config.studies()
+  assert {"quick", "table1"} <= set(actual) == set(config.study_names())
+  for name, study in actual.items():
     again, text = config.describe(name)
     assert again is study and study.name == name
     assert "python -m experiments" in text or "make" in text

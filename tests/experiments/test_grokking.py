@@ -104,13 +104,13 @@ def test_training_against_numpy(rows):
   """Adam divides by |g| at first, so entries near 0 may round to either sign:
   these few steps are with a small network that has none."""
   for arm in grokking.ARMS:
-    found = [
+    actual = [
       row
       for row in rows
       if (row["method"], row["epoch"]) == (arm.key, SMALL.steps)
     ]
-    assert [row["seed"] for row in found] == list(SEEDS)
-    for row in found:
+    assert [row["seed"] for row in actual] == list(SEEDS)
+    for row in actual:
       loss, accuracy = train_by_hand(SMALL, arm, row["seed"])
       np.testing.assert_allclose(row["metrics"]["loss"], loss, rtol=1e-5)
       np.testing.assert_allclose(row["metrics"]["top1"], accuracy, rtol=1e-6)
@@ -166,10 +166,10 @@ def test_steps_to_goal():
     "epoch": step,
     "metrics": {"top1": top1},
   }
-  found = [row(1, 5, 3.0), row(1, 10, 99.0), row(1, 15, 98.0), row(1, 20, 100)]
-  found += [row(2, 5, 1.0), row(2, 20, 98.99)]
-  assert grokking.steps_to_goal(found, arm, recipe) == {1: 10, 2: 21}
-  assert grokking.steps_to_goal(found, grokking.ADAMW, recipe) == {}
+  actual = [row(1, 5, 3.0), row(1, 10, 99.0), row(1, 15, 98.0), row(1, 20, 100)]
+  actual += [row(2, 5, 1.0), row(2, 20, 98.99)]
+  assert grokking.steps_to_goal(actual, arm, recipe) == {1: 10, 2: 21}
+  assert grokking.steps_to_goal(actual, grokking.ADAMW, recipe) == {}
 
 
 def test_stablemax():
@@ -183,10 +183,10 @@ def test_stablemax():
   p = s / s.sum(axis=1, keepdims=True)
   expected = -np.log(p[np.arange(8), pairs.sum(axis=1) % 5]).mean()
   data = grokking.Pairs(pairs, pairs)
-  found = grokking.measure(params, data, 5, stablemax=True)["test"]["loss"]
-  np.testing.assert_allclose(found, expected, rtol=1e-5)
-  found = grokking.loss(params, pairs, 5, stablemax=True)
-  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  actual = grokking.measure(params, data, 5, stablemax=True)["test"]["loss"]
+  np.testing.assert_allclose(actual, expected, rtol=1e-5)
+  actual = grokking.loss(params, pairs, 5, stablemax=True)
+  np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 def test_tests_of_rates():
@@ -207,8 +207,8 @@ def test_tests_of_rates():
     scipy.stats.wilcoxon(ours, steps[tuned]).pvalue,
     scipy.stats.wilcoxon(ours, steps[grokking.STABLEMAX]).pvalue,
   ]
-  found = grokking.rate_tests(goal, 100)
-  np.testing.assert_allclose(list(found.values()), expected, rtol=1e-12)
+  actual = grokking.rate_tests(goal, 100)
+  np.testing.assert_allclose(list(actual.values()), expected, rtol=1e-12)
 
 
 @pytest.mark.slow

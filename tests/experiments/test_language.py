@@ -129,9 +129,9 @@ def test_logits_against_numpy():
   random = np.random.default_rng(0)
   params = language.jax.tree.map(lambda w: 20 * w, language.init(TINY, 1))
   inputs = random.integers(0, 256, (2, 5))
-  found = language.logits(TINY, params, inputs)
+  actual = language.logits(TINY, params, inputs)
   exact = language.jax.tree.map(lambda w: w.astype(np.float64), params)
-  for row, bytes_ in zip(found, inputs, strict=True):
+  for row, bytes_ in zip(actual, inputs, strict=True):
     expected = forward(exact, bytes_, TINY.heads)
     np.testing.assert_allclose(row, expected, rtol=2e-4, atol=2e-3)
 

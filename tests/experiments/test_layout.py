@@ -52,8 +52,8 @@ def imported(path: pathlib.Path) -> set[str]:
 
 def parts() -> list[str]:
   paths = (ROOT / "experiments").iterdir()
-  found = {p.stem for p in paths if p.suffix == ".py" or any(p.glob("*.py"))}
-  return sorted(found - {"__init__"})
+  actual = {p.stem for p in paths if p.suffix == ".py" or any(p.glob("*.py"))}
+  return sorted(actual - {"__init__"})
 
 
 def modules(part: str) -> list[pathlib.Path]:
@@ -105,13 +105,15 @@ def assert_no_circle(uses: dict[str, set[str]]) -> None:
 
 def test_no_circle_in_the_library():
   """Imports within functions and for type checkers count, too."""
-  found = {
+  actual = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
     for path in (ROOT / "orthograd_optax").glob("**/*.py")
   }
-  faces = {n.removesuffix(".__init__") for n in found if n.endswith("__init__")}
+  faces = {
+    n.removesuffix(".__init__") for n in actual if n.endswith("__init__")
+  }
   faces.remove("orthograd_optax")
-  paths = {n: path for n, path in found.items() if not n.endswith("__init__")}
+  paths = {n: path for n, path in actual.items() if not n.endswith("__init__")}
 
   def modules_behind(name):
     """A face stands for all modules that it imports."""
@@ -119,7 +121,7 @@ def test_no_circle_in_the_library():
       if one in paths:
         return {one}
       if one in faces:
-        shown = imported(found[f"{one}.__init__"])
+        shown = imported(actual[f"{one}.__init__"])
         return set.union(*map(modules_behind, shown)) - {one}
     return set()
 

@@ -98,6 +98,6 @@ def test_two_processes(tmp_path):
   assert [process.returncode for process in processes] == [0, 0], outputs
   assert "0 of 2 runs are there already" in outputs[0]
   assert "quick: complete" in outputs[0] and "quick" not in outputs[1]
-  found = list(rows.read(tmp_path / "rows.jsonl"))
-  assert len(found) == 4  # train and clean, of two runs
-  assert all(row["device"] == "2 × cpu" for row in found)
+  actual = list(rows.read(tmp_path / "rows.jsonl"))
+  assert len(actual) == 4  # train and clean, of two runs
+  assert all(row["device"] == "2 × cpu" for row in actual)

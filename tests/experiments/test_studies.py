@@ -161,8 +161,8 @@ def test_arms_are_methods_on_pages(monkeypatch):
   }
   load = lambda names: [row for name in names for row in rows.get(name, ())]
   monkeypatch.setattr(query.kept, "load", load)
-  found = query.Source().results("no_temperature")
-  values = lambda *args: found.values(*args, seeds=[400]).tolist()
+  actual = query.Source().results("no_temperature")
+  values = lambda *args: actual.values(*args, seeds=[400]).tolist()
   assert values("sgd", "loss") == [3.0]
   assert values("held_out_temperature", "loss") == [1.0]
   assert values("cross_validated", "loss") == [0.5]

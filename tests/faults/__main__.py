@@ -30,15 +30,15 @@ from faults.figures import Figures, table
 
 def campaign(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
   """Returns what came of each kind of fault."""
-  begin, found = time.monotonic(), []
+  begin, figures = time.monotonic(), []
   say = lambda text: print(
     f"{time.monotonic() - begin:4.0f} s  {text}", flush=True
   )
   say("studies …")
-  found += studies.run(folder, seed, share)
+  figures += studies.run(folder, seed, share)
   say("checkpoints …")
   chance = random.Random(f"checkpoints {seed}")
-  found += damage.damage_checkpoints(folder / "whole", share, chance)
+  figures += damage.damage_checkpoints(folder / "whole", share, chance)
   # Meanwhile, indexes let their clients wait, and processes each other.
   spawn = multiprocessing.get_context("spawn")
   end = signal.signal, (signal.SIGINT, signal.SIG_DFL)
@@ -48,15 +48,15 @@ def campaign(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
       processes.run, folder / "processes", folder / "whole"
     )
     say("data, rows and JSON; several processes; package indexes …")
-    found += damage.run(folder / "damage", seed, share)
+    figures += damage.run(folder / "damage", seed, share)
     say("the library's inputs …")
-    found += library.run(folder / "library", seed, share)
+    figures += library.run(folder / "library", seed, share)
     say("file systems, clocks, clones, names and study files …")
-    found += surroundings.run(folder / "surroundings", folder / "whole")
+    figures += surroundings.run(folder / "surroundings", folder / "whole")
     say("hostile inputs …")
-    found += hostile.run()
+    figures += hostile.run()
     say("what several processes and package indexes still do …")
-    return [*found, *several.result(), *indexes.result()]
+    return [*figures, *several.result(), *indexes.result()]
 
 
 def end_processes(folder: pathlib.Path) -> list[int]:
@@ -93,10 +93,10 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
-    found = campaign(folder, args.seed, args.share)
+    every = campaign(folder, args.seed, args.share)
     tempfile.tempdir = None
     left = end_processes(folder)
-  wrong = [text for figures in found for text in figures.wrong]
+  wrong = [text for one in every for text in one.wrong]
   wrong += [f"{len(left)} processes were left behind"] * bool(left)
   for text in wrong:
     print(f"WRONG: {text}\n")
@@ -106,7 +106,7 @@ def main() -> None:
     f"\nSeed {args.seed}, share {args.share:g}, commit {commit}, jax "
     f"{jax.__version__}, Python {platform.python_version()}, {os.cpu_count()} "
     f"cores of {platform.machine()}: {minutes:.1f} minutes, {cpu:.1f} minutes "
-    f"of CPU time, {len(wrong)} wrong\n\n{table(found)}"
+    f"of CPU time, {len(wrong)} wrong\n\n{table(every)}"
   )
   sys.exit(bool(wrong))
 

@@ -15,7 +15,11 @@ Spoil = Callable[[bytes, random.Random], bytes]
 
 
 def spoil(
-  reader: Reader, how: Spoil, times: int, chance: random.Random, found: Figures
+  reader: Reader,
+  how: Spoil,
+  times: int,
+  chance: random.Random,
+  figures: Figures,
 ) -> None:
   """Reads a damaged file a number of times, each with other damage."""
   reader.path.write_bytes(reader.content)
@@ -29,14 +33,16 @@ def spoil(
     try:
       outcome, value = inputs.attempt(reader.read)
     except Exception:
-      found.outcomes["a traceback"] += 1
-      found.wrong.append(f"{reader.name}: {content[:500]!r}: {_trace()}")
+      figures.outcomes["a traceback"] += 1
+      figures.wrong.append(f"{reader.name}: {content[:500]!r}: {_trace()}")
       continue
     if outcome == "read" and reader.same:
       outcome = "read as it was" if value == expected else "read otherwise"
       if value != expected:
-        found.wrong.append(f"{reader.name}: read otherwise: {content[:500]!r}")
-    found.outcomes[outcome] += 1
+        figures.wrong.append(
+          f"{reader.name}: read otherwise: {content[:500]!r}"
+        )
+    figures.outcomes[outcome] += 1
   reader.path.write_bytes(reader.content)
 
 
@@ -51,10 +57,10 @@ def each(
   times: int,
   chance: random.Random,
 ) -> Figures:
-  found = Figures(what)
+  figures = Figures(what)
   for reader in readers:
-    spoil(reader, how, times, chance, found)
-  return found
+    spoil(reader, how, times, chance, figures)
+  return figures
 
 
 def damage_checkpoints(
@@ -69,13 +75,13 @@ def damage_checkpoints(
   paths = [p for p in sorted(state.glob("**/*")) if p.is_file()]
   sizes = [p.stat().st_size for p in paths]
 
-  def look(path: pathlib.Path, found: Figures) -> None:
+  def look(path: pathlib.Path, figures: Figures) -> None:
     epoch = state / path.relative_to(state).parts[0]
     if checkpoints._problem(epoch, group):
-      found.outcomes["refused"] += 1
+      figures.outcomes["refused"] += 1
     else:
-      found.outcomes["not seen"] += 1
-      found.wrong.append(f"{found.what}: {path}")
+      figures.outcomes["not seen"] += 1
+      figures.wrong.append(f"{figures.what}: {path}")
 
   for path in chance.choices(paths, sizes, k=round(1000 * share)):
     content = path.read_bytes()
@@ -108,13 +114,13 @@ def run(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
     others = images.readers(folder / "images")
     (lists,) = (x for x in others if x.path.suffix == ".json")
     data += [*others, *kept]
-    found = [
+    figures = [
       each(data, "a flipped bit in data", inputs.flip, times(150), chance),
       each(data, "data truncated", inputs.truncate, times(60), chance),
       each(data, "garbled data (fuzz)", inputs.garble, times(150), chance),
       each([lists], "shapes of lists", inputs.reshape, times(60), chance),
     ]
-  found += [
+  figures += [
     each(
       [measured],
       "rows that are edited, moved, left out or there twice",
@@ -132,4 +138,4 @@ def run(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
     each(texts, "JSON of another shape", inputs.reshape, times(2000), chance),
     each(texts, "garbled JSON (fuzz)", inputs.garble, times(2000), chance),
   ]
-  return found
+  return figures

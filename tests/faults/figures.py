@@ -36,15 +36,15 @@ class Figures:
 
 
 def each(what: str, cases: Iterator[Case]) -> Figures:
-  found = Figures(what)
+  figures = Figures(what)
   for name, attempt in cases:
     try:
       attempt()
-      found.outcomes["as it should be"] += 1
+      figures.outcomes["as it should be"] += 1
     except Exception:
-      found.outcomes["otherwise"] += 1
-      found.wrong.append(f"{what}: {name}: {traceback.format_exc(limit=-3)}")
-  return found
+      figures.outcomes["otherwise"] += 1
+      figures.wrong.append(f"{what}: {name}: {traceback.format_exc(limit=-3)}")
+  return figures
 
 
 def table(figures: list[Figures]) -> str:

@@ -95,7 +95,7 @@ def peak() -> float:
 
 
 def main() -> None:
-  found = {"refused": 0, "wrong": [], "seconds": 0.0, "megabytes": 0.0}
+  figures = {"refused": 0, "wrong": [], "seconds": 0.0, "megabytes": 0.0}
   with tempfile.TemporaryDirectory() as folder, inputs.small() as files:
     for name, read in cases(pathlib.Path(folder), files):
       reset()
@@ -105,15 +105,15 @@ def main() -> None:
       except Exception:
         outcome = traceback.format_exc(limit=-3)
       seconds, megabytes = time.process_time() - begin, peak() - before
-      found["seconds"] = max(found["seconds"], seconds)
-      found["megabytes"] = max(found["megabytes"], megabytes)
+      figures["seconds"] = max(figures["seconds"], seconds)
+      figures["megabytes"] = max(figures["megabytes"], megabytes)
       little = seconds < MOST_SECONDS and megabytes < MOST_MEGABYTES
       if outcome == "refused" and little:
-        found["refused"] += 1
+        figures["refused"] += 1
       else:
         took = f"{seconds:.0f} s, {megabytes:.0f} MB"
-        found["wrong"].append(f"{name}: {took}: {outcome[:2000]}")
-  print(json.dumps(found))
+        figures["wrong"].append(f"{name}: {took}: {outcome[:2000]}")
+  print(json.dumps(figures))
 
 
 def run() -> list[Figures]:
@@ -123,17 +123,17 @@ def run() -> list[Figures]:
     capture_output=True,
     text=True,
   )
-  found = Figures("hostile archives, pickles, pictures, arrays and wheels")
+  figures = Figures("hostile archives, pickles, pictures, arrays and wheels")
   if done.returncode:
-    found.wrong.append(done.stderr)
-    return [found]
+    figures.wrong.append(done.stderr)
+    return [figures]
   result = json.loads(done.stdout.splitlines()[-1])
-  found.outcomes["refused"] = result["refused"]
-  found.outcomes["not refused"] = len(result["wrong"])
-  found.wrong += result["wrong"]
+  figures.outcomes["refused"] = result["refused"]
+  figures.outcomes["not refused"] = len(result["wrong"])
+  figures.wrong += result["wrong"]
   took = "{seconds:.1f} s each, and {megabytes:.0f} MB".format(**result)
-  found.what += f" (at most {took})"
-  return [found]
+  figures.what += f" (at most {took})"
+  return [figures]
 
 
 if __name__ == "__main__":

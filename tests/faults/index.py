@@ -175,7 +175,7 @@ def run(share: float = 1.0) -> list[Figures]:
   clients = {"official host": official, "index, by pip": pip}
   if shutil.which("npm"):
     clients["index, by npm"] = npm
-  found = [Figures(f"hostile {name}") for name in clients]
+  every = [Figures(f"hostile {name}") for name in clients]
   with (
     tempfile.TemporaryDirectory() as temporary,
     unittest.mock.patch.object(sources, "PATIENCE", PATIENCE),
@@ -191,7 +191,7 @@ def run(share: float = 1.0) -> list[Figures]:
         clients["index, by npm"] = functools.partial(
           npm, files=SETS[number % 3]
         )
-      for figures, (name, ask) in zip(found, clients.items(), strict=True):
+      for figures, (name, ask) in zip(every, clients.items(), strict=True):
         if (name, what) == ("official host", "list"):
           continue
         folder = pathlib.Path(tempfile.mkdtemp(dir=temporary))
@@ -205,7 +205,7 @@ def run(share: float = 1.0) -> list[Figures]:
           figures.wrong.append(f"{answer} ({what}): {seconds:.0f} s: {outcome}")
         elif size > 100_000 or not outcome.isprintable():
           figures.wrong.append(f"{answer} ({what}): {size} bytes: {outcome!r}")
-  return found
+  return every
 
 
 def _attempt(ask) -> str:

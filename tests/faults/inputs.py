@@ -282,8 +282,8 @@ def npy_reader(folder: pathlib.Path) -> Reader:
       unittest.mock.patch.object(published, "IMAGES", 20),
       unittest.mock.patch.object(published, "LABELS_DIGEST", digest),
     ):
-      images, found = published.load(folder, "fog", 1)
-    return found.tobytes() + bytes(images.shape)
+      images, actual = published.load(folder, "fog", 1)
+    return actual.tobytes() + bytes(images.shape)
 
   path = folder / "labels.npy"
   return Reader("published labels", path, path.read_bytes(), read, same=True)

@@ -113,8 +113,8 @@ def predictions(folder: pathlib.Path) -> list[Reader]:
 
   def read(path: pathlib.Path, labels: pathlib.Path | None) -> str:
     with _named(path):
-      found = _files.read(path, labels)
-    return repr({k: np.asarray(v).tolist() for k, v in found.items()})
+      figures = _files.read(path, labels)
+    return repr({k: np.asarray(v).tolist() for k, v in figures.items()})
 
   readers = []
   for path in sorted(folder.iterdir()):
@@ -319,7 +319,7 @@ def run(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
     recalibrators(folder / "saved"),
     predictions(folder / "predictions"),
   )
-  found = []
+  figures = []
   for readers, what, how, count in (
     (saved, "recalibrators with impossible numbers", number, 100),
     (saved, "recalibrators of another shape", inputs.reshape, 500),
@@ -328,8 +328,8 @@ def run(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
     (files, "predictions truncated", inputs.truncate, 50),
     (files, "garbled predictions (fuzz)", inputs.garble, 200),
   ):
-    found.append(damage.each(readers, what, how, times(count), chance))
+    figures.append(damage.each(readers, what, how, times(count), chance))
   what = "predictions that `report` refuses in one line"
-  found.append(each(what, commands(folder / "commands")))
+  figures.append(each(what, commands(folder / "commands")))
   what = "reports and comparisons with odd names"
-  return [*found, each(what, pages(folder / "pages"))]
+  return [*figures, each(what, pages(folder / "pages"))]

@@ -222,8 +222,8 @@ def disturb(folder, expected, seconds, seed):
   complete = "2 of 2 runs are there already" in output
   if one.damaged and not complete and "removed the damaged" not in output:
     wrong.append(f"{seed}: nothing is said of the damage: {output}")
-  if (found := results(folder)) != expected:
-    other = [k for k in found | expected if found.get(k) != expected.get(k)]
+  if (figures := results(folder)) != expected:
+    other = [k for k in figures | expected if figures.get(k) != expected.get(k)]
     wrong.append(f"{seed}: after {kinds} others are {other}")
   leftovers = [
     str(path)
@@ -249,7 +249,7 @@ def run(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
   assert not status, output
   expected = results(whole)
   finish(folder / "other", ["learning_rate=0.02"])
-  found = {name: Figures(name) for name in KINDS}
+  figures = {name: Figures(name) for name in KINDS}
   ended = Figures("… left to end after 1 to 8 of these")
   with concurrent.futures.ThreadPoolExecutor(2) as threads:
     studies = [
@@ -261,7 +261,7 @@ def run(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
     for study in concurrent.futures.as_completed(studies):
       kinds, wrong = study.result()
       for name in kinds:
-        found[name].outcomes["inflicted"] += 1
+        figures[name].outcomes["inflicted"] += 1
       ended.outcomes["with other rows" if wrong else "in the same bits"] += 1
       ended.wrong += wrong
-  return [*found.values(), ended]
+  return [*figures.values(), ended]

@@ -185,15 +185,15 @@ def run(
     "clones whose index is stale or locked": clones,
     "broken study files": study_files,
   }
-  found = []
+  figures = []
   for number, (what, make) in enumerate(kinds.items()):
     path = folder / f"{number}"
     path.mkdir(parents=True)
-    found.append(each(what, make(path)))
+    figures.append(each(what, make(path)))
   if whole is not None:
     path = folder / "names"
     path.mkdir()
-    found.append(
+    figures.append(
       each("studies with odd names or null losses", names(path, whole))
     )
-  return found
+  return figures

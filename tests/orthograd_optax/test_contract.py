@@ -311,15 +311,15 @@ def test_linen_and_the_scale_invariance_of_normalized_kernels():
     grads = gradient(params)
     params = jax.tree.map(lambda w, g: w - 0.5 * g, params, grads)
   grads = gradient(params)
-  found = alignment(grads, params)
-  assert set(found.cosine) == {
+  actual = alignment(grads, params)
+  assert set(actual.cosine) == {
     *("BatchNorm_0/bias", "BatchNorm_0/scale", "Conv_0/kernel"),
     *("Dense_0/bias", "Dense_0/kernel"),
   }
   # A kernel before a batch norm has an orthogonal gradient already (up to the
   # epsilon of the norm); the dense layer has not.
-  assert abs(found.cosine["Conv_0/kernel"]) < 1e-3
-  assert abs(found.cosine["Dense_0/kernel"]) > 0.1
+  assert abs(actual.cosine["Conv_0/kernel"]) < 1e-3
+  assert abs(actual.cosine["Dense_0/kernel"]) > 0.1
   transform = orthograd()
   got, _ = transform.update(grads, transform.init(params), params)
   kernel = lambda tree: tree["Conv_0"]["kernel"]
@@ -369,8 +369,8 @@ def test_nnx():
   values = [step(model, optimizer) for _ in range(20)]
   assert values[-1] < values[0]
   params = nnx.state(model, nnx.Param)
-  found = alignment(params, params, group_by="layer")
-  assert set(found.cosine) == {"first", "last"}
+  actual = alignment(params, params, group_by="layer")
+  assert set(actual.cosine) == {"first", "last"}
 
 
 @allow_rank_promotion

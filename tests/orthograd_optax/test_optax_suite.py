@@ -54,12 +54,12 @@ class _Swapper(ast.NodeTransformer):
   """Has code use ours for a name, a module's attribute or a keyword's value."""
 
   def __init__(self, ours):
-    self.ours, self.found = ours, set()
+    self.ours, self.actual = ours, set()
 
   def swap(self, key: str, node):
     if key not in self.ours:
       return self.generic_visit(node)
-    self.found.add(key)
+    self.actual.add(key)
     return ast.parse(f"_ours[{key!r}]", mode="eval").body
 
   def visit_Name(self, node):
@@ -95,13 +95,13 @@ def _load(file: str, *uses: str, swap: Any = None, **names: Any) -> Any:
 
   def keep(node: ast.AST) -> bool:
     name = getattr(node, "name", "")
-    found = {use for use in uses if use in ast.unparse(node)}
+    actual = {use for use in uses if use in ast.unparse(node)}
     if name in swap:
       swapper = _Swapper(swap[name])
       swapper.visit(node)
-      found |= {name} if swapper.found == swap[name].keys() else set()
-    missing.difference_update(found)
-    return bool(found) or not name.startswith("test")
+      actual |= {name} if swapper.actual == swap[name].keys() else set()
+    missing.difference_update(actual)
+    return bool(actual) or not name.startswith("test")
 
   def execute(nodes):
     tree = ast.fix_missing_locations(ast.Module(nodes, type_ignores=[]))

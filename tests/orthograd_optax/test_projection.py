@@ -325,8 +325,8 @@ def check_all(pairs, project):
   """Projects pairs of arrays, all axes of each a vector's, as one tree."""
   ws, gs = ([[jnp.asarray(x)] for x in xs] for xs in zip(*pairs, strict=True))
   axes = tuple((tuple(range(w.ndim)),) for w, _ in pairs)
-  found = project(ws, gs, axes)
-  for (w, g), projection in zip(pairs, found, strict=True):
+  actual = project(ws, gs, axes)
+  for (w, g), projection in zip(pairs, actual, strict=True):
     want = expected(w, g)
     got = real64(projection.updates[0])
     amplified = min(amplification(w, g), 1e4)
@@ -367,8 +367,8 @@ def test_groups_measured_together_in_vmap(mapped, axis, shape):
   transform = orthograd()
   update = lambda g, w: transform.update(g, (), w)[0]
   axes = [axis, None, axis, axis], [axis, None, None, axis]
-  found = mapped(update, axes)(updates, params)
-  for w, g, out in zip(params, updates, found, strict=True):
+  actual = mapped(update, axes)(updates, params)
+  for w, g, out in zip(params, updates, actual, strict=True):
     for i, got in enumerate(out):
       w_i, g_i = (x.take(i, axis) if x.ndim == 3 else x for x in (w, g))
       np.testing.assert_allclose(got, expected(w_i, g_i), rtol=0, atol=1e-5)
@@ -382,13 +382,13 @@ def test_matrices_measured_by_row():
   params = {"complex": wa + 1j * wb, "layer": {"kernel": wb, "bias": wc}}
   updates = {"complex": ga + 1j * gb, "layer": {"kernel": gb, "bias": gc}}
   transform = orthograd(group_by="layer")
-  found, _ = jax.jit(transform.update)(updates, transform.init(params), params)
+  actual, _ = jax.jit(transform.update)(updates, transform.init(params), params)
   for layer in params:
     flat = lambda tree, layer=layer: np.concatenate(
       [real64(x).ravel() for x in jax.tree.leaves(tree[layer])]
     )
     want = expected(flat(params), flat(updates))
-    np.testing.assert_allclose(flat(found), want, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(flat(actual), want, rtol=0, atol=1e-5)
 
 
 @pytest.mark.mostly_slow(3)
@@ -451,8 +451,8 @@ def reductions(transform, leaves, mapped=False, shape=(3, 40, 50)):
   tree = [jnp.ones(shape) for _ in range(leaves)]
   update = lambda g, w: transform.update(g, (), w)[0]
   update = jax.vmap(update) if mapped else update
-  found = equations(jax.make_jaxpr(update)(tree, tree))
-  return [len(x.outvars) for x in found if x.primitive.name == "reduce"]
+  actual = equations(jax.make_jaxpr(update)(tree, tree))
+  return [len(x.outvars) for x in actual if x.primitive.name == "reduce"]
 
 
 @pytest.mark.usefixtures("on_one_gpu")
@@ -479,9 +479,9 @@ def test_where_a_gradient_is_nan(part):
   w, g = random_pair((3, 60, 100))
   g[0, 0, 0] = np.nan
   w *= {"w is 0": 0, "w is 0 elsewhere": np.isnan(g), "neither": 1}[part]
-  (found,) = _projection.project_groups([[w]], [[g]], (((0, 1, 2),),))
+  (actual,) = _projection.project_groups([[w]], [[g]], (((0, 1, 2),),))
   wanted = g if part == "w is 0" else np.full_like(g, np.nan)
-  np.testing.assert_array_equal(found.updates[0], wanted)
+  np.testing.assert_array_equal(actual.updates[0], wanted)
 
 
 @pytest.mark.usefixtures("on_each")
@@ -496,8 +496,8 @@ def test_finite_gradients_stay_finite():
   # In a group with float32, the norm comes from the other leaf.
   ws = [[jnp.ones(2, "float16"), jnp.array([1.0, -1.0])]]
   gs = [[jnp.array([1.0, -2.0], "float16"), jnp.array([1e6, -1e6])]]
-  (found,) = _projection.project_groups(ws, gs, (((0,), (0,)),))
-  assert all(np.all(np.isfinite(x)) for x in found.updates)
+  (actual,) = _projection.project_groups(ws, gs, (((0,), (0,)),))
+  assert all(np.all(np.isfinite(x)) for x in actual.updates)
   # What is not finite stays visible.
   bad = np.array([np.inf, 1.0, 1.0], "float16")
   assert np.all(np.isnan(real64(apply(np.ones(3, "float16"), bad))))
@@ -568,7 +568,7 @@ def test_groups_of_any_arrays_solved_as_one():
     random_pair((256, 256), 2),
   )
   half = jnp.asarray(gb).astype("bfloat16")
-  found = _projection.project_groups(
+  actual = _projection.project_groups(
     [[wa, wb], [wb], [wb], [wc]],
     [[ga, gb], [gb], [half], [gc]],
     (((0, 2), (0,)), ((0,),), ((0, 1),), ((0, 1),)),
@@ -576,17 +576,17 @@ def test_groups_of_any_arrays_solved_as_one():
   for i in range(3):
     w = np.concatenate([wa[:, i].ravel(), wb[:, i]])
     g = np.concatenate([ga[:, i].ravel(), gb[:, i]])
-    a, b = (np.asarray(x)[:, i].ravel() for x in found[0].updates)
+    a, b = (np.asarray(x)[:, i].ravel() for x in actual[0].updates)
     np.testing.assert_allclose(
       np.concatenate([a, b]), expected(w, g), rtol=1e-4, atol=1e-5
     )
     np.testing.assert_allclose(
-      found[1].updates[0][:, i], expected(wb[:, i], gb[:, i]), rtol=1e-4
+      actual[1].updates[0][:, i], expected(wb[:, i], gb[:, i]), rtol=1e-4
     )
-  assert found[0].cosine.shape == found[1].cosine.shape == (3,)
-  assert found[2].updates[0].dtype == "bfloat16"
+  assert actual[0].cosine.shape == actual[1].cosine.shape == (3,)
+  assert actual[2].updates[0].dtype == "bfloat16"
   np.testing.assert_allclose(
-    real64(found[2].updates[0]), expected(wb, half), rtol=0.02, atol=0.01
+    real64(actual[2].updates[0]), expected(wb, half), rtol=0.02, atol=0.01
   )
 
 

@@ -126,15 +126,15 @@ def expected_update(w, g, group_by, batch_axes, strength) -> Any:
 
 def sent(compiled: Any) -> list[tuple[str, str, int]]:
   """Of each array that comes from other devices: how, its dtype, its size."""
-  found = []
+  actual = []
   for result, kind in re.findall(
     r"= (.*) ((?:all|ragged|collective|reduce-scatter)[\w-]*)\(",
     compiled.as_text(),
   ):
     for dtype, dims in re.findall(r"(\w+)\[([\d,]*)\]", result):
       size = math.prod(int(n) for n in dims.split(",") if n)
-      found.append((kind, dtype, size))
-  return found
+      actual.append((kind, dtype, size))
+  return actual
 
 
 def assert_only_sums_are_sent(compiled: Any, platform: str, vectors: int):
@@ -146,13 +146,13 @@ def assert_only_sums_are_sent(compiled: Any, platform: str, vectors: int):
   for kind, dtype, size in sent(compiled):
     gathered = kind.startswith("all-gather") and dtype == "f64"
     allowed = vectors * (jax.device_count() if gathered else 1)
-    found = f"{kind} of {dtype}[{size}], traced for {platform}"
-    assert size <= allowed, found
+    actual = f"{kind} of {dtype}[{size}], traced for {platform}"
+    assert size <= allowed, actual
 
 
 def assert_sharded_as(tree: Any, shardings: Any) -> None:
-  found = jax.tree_util.tree_flatten_with_path(tree)[0]
-  for (path, x), wanted in zip(found, jax.tree.leaves(shardings), strict=True):
+  actual = jax.tree_util.tree_flatten_with_path(tree)[0]
+  for (path, x), wanted in zip(actual, jax.tree.leaves(shardings), strict=True):
     name = jax.tree_util.keystr(path)
     same = x.sharding.is_equivalent_to(wanted, x.ndim)
     assert same, f"{name}: {x.sharding.spec}, not {wanted.spec}"
@@ -274,11 +274,11 @@ def check_update(
     if how.pop("out", False):
       how["out_shardings"] = shardings, None
     compiled = jax.jit(update, **how).lower(*given, number).compile()
-    out, found = compiled(*placed, number)
+    out, actual = compiled(*placed, number)
   updates, cosines = expected_update(w, g, group_by, batch_axes, number)
   assert_close(out, updates)
   if diagnostics:
-    assert_close({name: x.cosine for name, x in found.items()}, cosines)
+    assert_close({name: x.cosine for name, x in actual.items()}, cosines)
   assert_sharded_as(out, shardings)
   vectors = 1 if batch_axes is None else VECTORS
   assert_only_sums_are_sent(compiled, platform, vectors)

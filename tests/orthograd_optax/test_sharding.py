@@ -317,9 +317,9 @@ def test_shard_map_of_steps(axis_name):
     train, mesh=make_mesh(), in_specs=(specs, specs), out_specs=specs
   )
   expected = expected_params(params, targets, SGD["momentum"])
-  found = error(jax.jit(mapped)(params, targets), expected)
+  actual = error(jax.jit(mapped)(params, targets), expected)
   # Without the name, each device projects its own part.
-  assert found < 1 if axis_name else found > 1000
+  assert actual < 1 if axis_name else actual > 1000
 
 
 @pytest.mark.mostly_slow(5)

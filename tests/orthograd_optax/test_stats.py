@@ -201,10 +201,10 @@ def test_holm(p_values):
 def test_required_seeds(d, wanted, paired):
   n = stats.required_seeds(d, wanted, paired=paired)
   tests = power.TTestPower() if paired else power.TTestIndPower()
-  found = lambda n: tests.power(abs(d), n, 0.05)
+  actual = lambda n: tests.power(abs(d), n, 0.05)
   # statsmodels also counts effects found with the wrong sign.
-  assert found(n) >= wanted - 1e-9
-  assert n == 2 or found(n - 1) < wanted + 1e-3
+  assert actual(n) >= wanted - 1e-9
+  assert n == 2 or actual(n - 1) < wanted + 1e-3
   assert isinstance(n, int)
 
 

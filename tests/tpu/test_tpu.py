@@ -139,7 +139,7 @@ def compile_for_tpu(function: Any, *args: Any) -> Program:
 
 def collectives(text: str) -> dict[str, list[int]]:
   """Of each kind, the sizes of all arrays that go from chip to chip."""
-  found: dict[str, list[int]] = {}
+  actual: dict[str, list[int]] = {}
   kinds = "|".join(
     ["all-gather", "all-reduce", "(?:ragged-)?all-to-all", "reduce-scatter"]
     + ["collective-permute", "collective-broadcast", "send", "recv"]
@@ -147,8 +147,8 @@ def collectives(text: str) -> dict[str, list[int]]:
   for types, kind in re.findall(rf"= (.*) ({kinds})(?:-start)?\(", text):
     for shape in re.findall(r"\[([\d,]*)\]", types):
       size = math.prod(map(int, filter(None, shape.split(","))))
-      found.setdefault(kind, []).append(size)
-  return found
+      actual.setdefault(kind, []).append(size)
+  return actual
 
 
 def count(text: str, operation: str) -> int:

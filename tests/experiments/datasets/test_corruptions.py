@@ -295,8 +295,8 @@ def test_frost_without_textures(small_frost, monkeypatch, tmp_path):
     textures_of_frost.load_frost(tmp_path)
   monkeypatch.setattr(textures_of_frost, "_frost_files", lambda say: files)
   textures_of_frost.prepare_frost(tmp_path)
-  found = textures_of_frost.load_frost(tmp_path)
-  for actual, expected in zip(found, textures, strict=True):
+  loaded = textures_of_frost.load_frost(tmp_path)
+  for actual, expected in zip(loaded, textures, strict=True):
     assert actual.dtype == np.uint8
     np.testing.assert_array_equal(actual, expected)
   whole = path.read_bytes()

@@ -139,9 +139,9 @@ def test_tfds(tmp_path, name, theirs):
   random = np.random.default_rng(0)
   images = random.integers(0, 256, (SIZE, 32, 32, 3), np.uint8)
   prepare(tmp_path, theirs, 3, images, LABELS)
-  found, labels = published.load(tmp_path, name, 3)
+  actual, labels = published.load(tmp_path, name, 3)
   key = lambda pairs: sorted((x.tobytes(), int(y)) for x, y in pairs)
-  assert key(zip(found, labels, strict=True)) == key(
+  assert key(zip(actual, labels, strict=True)) == key(
     zip(images, LABELS, strict=True)
   )
   with pytest.raises(cache.DataError, match=f"can't read .*{theirs}_4"):

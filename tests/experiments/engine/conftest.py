@@ -56,19 +56,19 @@ def made(tmp_path_factory):
 def events(monkeypatch, use_tiny):
   """Which epochs are begun and looked at; all tests share their programs."""
   del use_tiny
-  found = []
+  actual = []
   engine, epoch_of, evaluator = shared_programs()
 
   def epoch(state, runs, number, *images):
-    found.append(("begin", number + 1))
+    actual.append(("begin", number + 1))
     return epoch_of(state, runs, number, *images)
 
   def note(self, number, metrics, _note=group.Group._note_diverged):
-    found.append(("look", number))
+    actual.append(("look", number))
     return _note(self, number, metrics)
 
   monkeypatch.setattr(engine, "epoch", epoch)
   monkeypatch.setattr(group.Group, "_note_diverged", note)
   monkeypatch.setattr(train, "Engine", lambda *_, **__: engine)
   monkeypatch.setattr(evaluate, "Evaluator", lambda _: evaluator)
-  return found
+  return actual

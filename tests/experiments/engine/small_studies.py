@@ -34,10 +34,10 @@ def start(method="patches", config=tiny.CONFIG, runs=tiny.RUNS, devices=(1, 1)):
 def train_all(*args, epochs=2, **options):
   engine, runs, arrays = start(*args, **options)
   state = engine.init(runs)
-  found = {}
+  actual = {}
   for epoch in range(epochs):
-    state, found = engine.epoch(state, runs, epoch, *arrays)
-  return engine, state, train.gather(found)
+    state, actual = engine.epoch(state, runs, epoch, *arrays)
+  return engine, state, train.gather(actual)
 
 
 def launch(folder, cache_dir, *args, **variables):
@@ -70,12 +70,12 @@ def named(runs):
 
 def results(folder):
   """What was found, without when and where."""
-  found = {}
+  actual = {}
   for row in rows.read(folder / "rows.jsonl"):
-    assert rows.key(row) not in found
+    assert rows.key(row) not in actual
     names = ("metrics", "bins", "scaled", "scaled_half", "scaled_clean")
-    found[rows.key(row)] = {name: row.get(name) for name in names}
-  return found
+    actual[rows.key(row)] = {name: row.get(name) for name in names}
+  return actual
 
 
 @functools.cache

@@ -44,9 +44,9 @@ def restored(folder):
 
 
 def assert_restored(folder, *epochs):
-  found = restored(folder)
-  assert list(found) == list(epochs)
-  for epoch, state in found.items():
+  actual = restored(folder)
+  assert list(actual) == list(epochs)
+  for epoch, state in actual.items():
     jax.tree.map(np.testing.assert_array_equal, state, state_of(epoch))
 
 

@@ -32,8 +32,8 @@ def test_convolutions_agree(stride, size, dtype):
     y, pull = jax.vjp(lambda x, k: convolve(x, k, stride), x, kernel)
     return y, *pull(out)
 
-  def check(found, expected):
-    for ours, theirs in zip(found, expected, strict=True):
+  def check(actual, expected):
+    for ours, theirs in zip(actual, expected, strict=True):
       ours, theirs = (np.asarray(v, np.float64) for v in (ours, theirs))
       # Sums are taken in float32, and rounded to the dtype.
       rounding = float(jnp.finfo(dtype).eps) if dtype == "bfloat16" else 0
@@ -69,12 +69,12 @@ def test_pallas_kernels(shape):
     return y, *pull(out)
 
   pallas = functools.partial(values, convolutions.pallas_conv)
-  found = jax.jit(jax.vmap(pallas))(x, kernel, out)
+  actual = jax.jit(jax.vmap(pallas))(x, kernel, out)
   with jax.enable_x64(True):
     arrays = [jnp.asarray(v, jnp.float64) for v in (x, kernel, out)]
     direct = functools.partial(values, convolutions.direct_conv)
     expected = [jax.jit(direct)(*run) for run in zip(*arrays, strict=True)]
-  for ours, theirs in zip(found, zip(*expected, strict=True), strict=True):
+  for ours, theirs in zip(actual, zip(*expected, strict=True), strict=True):
     assert ours.dtype == jnp.bfloat16
     # Rounded once, to 8 bits. Sums near 0 have the error of their terms.
     np.testing.assert_allclose(

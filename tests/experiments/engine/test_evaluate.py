@@ -67,8 +67,8 @@ def test_logits_and_metrics(trained):
   engine, state, _ = trained
   evaluator = evaluate.Evaluator(engine)
   images, labels = SAMPLE.test_images[:333], SAMPLE.test_labels[:333]
-  found = evaluator(state.evaluated, images, labels)
-  logits, (rows, ensembles) = found.logits, evaluate.rows(found)
+  actual = evaluator(state.evaluated, images, labels)
+  logits, (rows, ensembles) = actual.logits, evaluate.rows(actual)
   assert not ensembles
   chex.assert_shape(logits, (4, 333, 10))
   assert len(rows) == 4
@@ -83,12 +83,12 @@ def test_logits_and_metrics(trained):
   )
   np.testing.assert_allclose(alone, logits[:, :20], atol=1e-4)
   row = rows[2]
-  found = calibration.evaluate(expected, labels)
+  actual = calibration.evaluate(expected, labels)
   for name, value in row["metrics"].items():
-    if name in found:
-      assert value == pytest.approx(float(found[name]), rel=1e-3)
+    if name in actual:
+      assert value == pytest.approx(float(actual[name]), rel=1e-3)
   for name, old in evaluate.ROW_NAMES.items():
-    value = float(found[name]) * (100 if "accuracy" in name else 1)
+    value = float(actual[name]) * (100 if "accuracy" in name else 1)
     assert row["metrics"][old] == pytest.approx(value, rel=1e-3)
   p = (
     np.exp(np.float64(expected)) / np.exp(np.float64(expected)).sum(1)[:, None]
@@ -116,20 +116,20 @@ def test_clean_temperature_and_ensembles(trained):
   images, dark = SAMPLE.test_images[:333], SAMPLE.test_images[:333] // 3
   pairs = ((0, 2), (1, 3))
   clean = evaluator(state.evaluated, images, labels, None, pairs)
-  found = evaluator(state.evaluated, dark, labels, clean, pairs)
-  (*_, row), (pooled, _) = evaluate.rows(found)
+  actual = evaluator(state.evaluated, dark, labels, clean, pairs)
+  (*_, row), (pooled, _) = evaluate.rows(actual)
   fit, judge = calibration.split(labels)
   for content, which in ((row, 3), (pooled, 4)):
     temperature = float(
       calibration.fit_temperature(clean.logits[which][fit], labels[fit])
     )
     loss = calibration.nll(
-      found.logits[which][judge] / temperature, labels[judge]
+      actual.logits[which][judge] / temperature, labels[judge]
     )
     assert content["scaled_clean"]["loss"] == pytest.approx(
       float(loss), rel=1e-3
     )
-  p = jax.nn.softmax(found.logits[:4])
+  p = jax.nn.softmax(actual.logits[:4])
   np.testing.assert_allclose(
-    jnp.exp(found.logits[4]), (p[0] + p[2]) / 2, rtol=1e-4, atol=1e-6
+    jnp.exp(actual.logits[4]), (p[0] + p[2]) / 2, rtol=1e-4, atol=1e-6
   )

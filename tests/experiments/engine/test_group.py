@@ -27,10 +27,10 @@ pytestmark = pytest.mark.usefixtures("use_tiny")
 
 
 def test_rows(made):
-  found = list(rows.read(made / "rows.jsonl"))
+  kept = list(rows.read(made / "rows.jsonl"))
   # Of each run: two epochs in training, on the test set, and in 5 severities.
-  assert len(found) == 4 * 2 * (1 + 1 + 5)
-  both = [row for row in found if row["dataset"] == "contrast/5"]
+  assert len(kept) == 4 * 2 * (1 + 1 + 5)
+  both = [row for row in kept if row["dataset"] == "contrast/5"]
   last = [row for row in both if row["epoch"] == 4]
   assert {row["epoch"] for row in both} == {2, 4}
   assert [(row["method"], row["seed"]) for row in last] == named(tiny.RUNS)
@@ -42,27 +42,27 @@ def test_rows(made):
   assert row["versions"]["jax"] == jax.__version__
   assert "cpu" in row["device"] and row["wall_time"] > 0
   assert {"commit", "sources", "time", "convolutions"} <= set(row)
-  spent = [r["epoch_seconds"] for r in found if r["dataset"] == "train"]
+  spent = [r["epoch_seconds"] for r in kept if r["dataset"] == "train"]
   assert len(spent) == 8 and all(0 < seconds < 600 for seconds in spent)
   assert row["settings"] == dataclasses.asdict(SGD)
   # Images under corruption are also judged by the temperature of clean ones.
   assert set(row["scaled_clean"]) == set(row["scaled"]) > {"loss", "ece"}
   assert row["scaled_clean"]["loss"] >= row["scaled_half"]["loss"] - 0.05
-  assert all("scaled_clean" not in r for r in found if r["dataset"] == "clean")
+  assert all("scaled_clean" not in r for r in kept if r["dataset"] == "clean")
   metrics = row["metrics"]
   assert {"top1", "loss", "ece", "weight_norm", "temperature"} <= set(metrics)
   assert all(isinstance(value, float) for value in metrics.values())
   # A kernel before batch norm has a gradient orthogonal to it; others have not.
   (training,) = (
     row["metrics"]
-    for row in found
+    for row in kept
     if rows.key(row)[1:] == ("orthograd", 1, 4, "train")
   )
   assert training["radial: kernel, then norm"] < 1e-6
   for kind in ("kernel, no norm", "norm scale", "norm bias", "dense kernel"):
     assert 1e-4 < training[f"radial: {kind}"] < 1
   # Contrast makes it harder, and SGD is not ⊥Grad.
-  of = {rows.key(row)[1:]: row["metrics"]["loss"] for row in found}
+  of = {rows.key(row)[1:]: row["metrics"]["loss"] for row in kept}
   assert of["sgd", 0, 4, "clean"] != of["orthograd", 0, 4, "clean"]
   assert of["sgd", 0, 2, "train"] == pytest.approx(
     of["orthograd", 0, 2, "train"], rel=0.1
@@ -168,8 +168,8 @@ def test_compiler_options_that_fail(
   (told,) = (text for text in said if "compiler options" in text)
   assert "(CUDNN_STATUS_EXECUTION_FAILED)" in told and engine.options == {}
   assert any("resumes after epoch 2" in x for x in said) == (failing > 2)
-  found, expected = results(tmp_path), results(made)
-  assert found == {key: expected[key] for key in found} and len(found) == 16
+  kept, expected = results(tmp_path), results(made)
+  assert kept == {key: expected[key] for key in kept} and len(kept) == 16
   # Without options, an error is the user's to see.
   monkeypatch.setattr(engine, "epoch", fail)
   with pytest.raises(jax.errors.JaxRuntimeError, match="CUDNN"):
@@ -226,11 +226,11 @@ def test_a_run_that_diverges(tmp_path, monkeypatch, events):
   study = tiny.STUDY.override(["corruptions=", "evaluate_every=2", "seeds=2"])
   options = group.Options(save_logits=True)
   runner.run_study(study, tmp_path, options, say=said.append)
-  found = list(rows.read(tmp_path / "rows.jsonl"))
-  (lost,) = (row for row in found if row["dataset"] == "diverged")
+  kept = list(rows.read(tmp_path / "rows.jsonl"))
+  (lost,) = (row for row in kept if row["dataset"] == "diverged")
   assert (lost["method"], lost["seed"]) == ("orthograd", 0)
   assert lost["epoch"] == 1 and lost["metrics"]["weight_norm"] is None
-  others = [row for row in found if row is not lost]
+  others = [row for row in kept if row is not lost]
   assert len(others) == 3 * 4
   assert all(np.isfinite(row["metrics"]["loss"]) for row in others)
   assert ("orthograd", 0) not in {(r["method"], r["seed"]) for r in others}
@@ -254,8 +254,8 @@ def test_all_runs_diverge(tmp_path, monkeypatch, events):
   )
   said = []
   runner.run_study(study, tmp_path, say=said.append)
-  found = list(rows.read(tmp_path / "rows.jsonl"))
-  assert [(r["dataset"], r["epoch"]) for r in found] == [("diverged", 1)] * 4
+  kept = list(rows.read(tmp_path / "rows.jsonl"))
+  assert [(r["dataset"], r["epoch"]) for r in kept] == [("diverged", 1)] * 4
   assert events == [("begin", 1), ("begin", 2), ("look", 1)]
   assert "epoch 1/4" in said[1] and "every run has diverged" in said[2]
 
@@ -268,9 +268,9 @@ def test_ensembles(tmp_path, events):
   )
   options = group.Options(save_logits=True)
   path = runner.run_study(study, tmp_path, options, say=print)
-  found = {rows.key(row)[1:]: row for row in rows.read(path)}
+  kept = {rows.key(row)[1:]: row for row in rows.read(path)}
   for name in study.method_names:
-    pooled = found[f"{name} ensemble of 2", 0, 1, "clean"]
+    pooled = kept[f"{name} ensemble of 2", 0, 1, "clean"]
     assert pooled["members"] == [0, 1] and pooled["settings"]["name"] == name
     assert "weight_norm" not in pooled["metrics"]
     logits = [

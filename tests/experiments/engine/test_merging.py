@@ -42,11 +42,11 @@ def test_shares_are_joined(folders, tmp_path, monkeypatch, capsys):
   for _ in range(2):  # the second time, it replaces what it wrote
     command_line.main()
     assert "8 of 8 runs are complete" in capsys.readouterr().out
-    found, expected = (
+    actual, expected = (
       {rows.key(row): row for row in rows.read(folder / "rows.jsonl")}
       for folder in (output, tmp_path / "whole")
     )
-    assert found == expected and len(found) == 8
+    assert actual == expected and len(actual) == 8
     assert config.load_settings(output) == STUDY
   assert merging.merge(folders[1:], tmp_path / "some")[1] == 6
 

@@ -152,12 +152,12 @@ def test_mixup():
   method = dataclasses.replace(METHODS["mixup"], mixing=0.4).resolve(Config())
   mask = jnp.arange(16) < 11
   keys = jax.random.split(jax.random.key(0), 500)
-  found = jax.vmap(methods.mix, (None, 0, None))(method, keys, mask)
-  assert found is not None
-  partner = np.asarray(found.partner)
+  actual = jax.vmap(methods.mix, (None, 0, None))(method, keys, mask)
+  assert actual is not None
+  partner = np.asarray(actual.partner)
   # A permutation of the images that there are.
   assert (np.sort(partner[:, :11]) == np.arange(11)).all()
-  share = np.asarray(found.share)
+  share = np.asarray(actual.share)
   # Mean and variance of a beta distribution.
   assert share.mean() == pytest.approx(0.5, abs=0.06)
   assert share.var() == pytest.approx(1 / (4 * (2 * 0.4 + 1)), abs=0.02)
@@ -240,18 +240,18 @@ def test_all_are_programs(name, monkeypatch):
   engine, runs, data = start(METHODS[name], METHODS[name])
   engine.diagnostics = True
   state = jax.eval_shape(engine.init, runs)
-  new, found = jax.eval_shape(engine.epoch, state, runs, 0, *data)
+  new, actual = jax.eval_shape(engine.epoch, state, runs, 0, *data)
   assert jax.tree.map(jnp.shape, new) == jax.tree.map(jnp.shape, state)
-  assert found["loss"].shape == (2,)
-  kinds = {key for key in found if key.startswith("radial")}
+  assert actual["loss"].shape == (2,)
+  kinds = {key for key in actual if key.startswith("radial")}
   some = {"orthograd_head": 2, "orthograd_norms": 2, "plain": 0}
   assert len(kinds) == some.get(name, len(kinds))
 
 
 def trained(*of, **options):
   engine, runs, data = start(*of, **options)
-  state, found = engine.epoch(engine.init(runs), runs, 0, *data)
-  return engine, runs, state, train.gather(found)
+  state, actual = engine.epoch(engine.init(runs), runs, 0, *data)
+  return engine, runs, state, train.gather(actual)
 
 
 def plain_loop(run: train.Runs, gradients):
@@ -331,7 +331,7 @@ def sharp_gradients(model, method, weights, batch):
 def test_engine_is_a_plain_loop(name, gradients):
   """On eight devices: four share each batch."""
   method = dataclasses.replace(METHODS[name], radius=0.5)
-  _, runs, state, found = trained(method, method, devices=(2, 4))
+  _, runs, state, actual = trained(method, method, devices=(2, 4))
   run = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[0]), runs)
   expected = plain_loop(run, gradients)[-1]
   mine = jax.tree.map(lambda x: np.asarray(x)[0], state.weights)
@@ -339,7 +339,7 @@ def test_engine_is_a_plain_loop(name, gradients):
     jax.tree.leaves(mine), jax.tree.leaves(expected), strict=True
   ):
     np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
-  assert np.isfinite(found["loss"]).all()
+  assert np.isfinite(actual["loss"]).all()
 
 
 @pytest.mark.slow

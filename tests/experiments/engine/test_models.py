@@ -35,14 +35,14 @@ def test_kinds(name, bare, normed):
   """A pre-activation block's last convolution and its shortcut are bare."""
   model = registry.MODELS[name]()
   shapes = jax.eval_shape(lambda: models.init(model, jax.random.key(0)))
-  found = models.by_path(models.kinds(model, shapes["params"]))
-  counts = collections.Counter(found.values())
+  actual = models.by_path(models.kinds(model, shapes["params"]))
+  counts = collections.Counter(actual.values())
   assert counts["kernel, no norm"] == bare
   assert counts["kernel, then norm"] == normed
   assert counts["dense kernel"] == counts["dense bias"] == 1
   assert counts["norm scale"] == counts["norm bias"] >= 20
   if bare:
-    inner = [k for k in found if found[k] == "kernel, then norm"]
+    inner = [k for k in actual if actual[k] == "kernel, then norm"]
     # With a shortcut, whose convolution comes first; and without.
     assert "PreActivationBlock_0/Conv_1/kernel" in inner
     assert "PreActivationBlock_1/Conv_0/kernel" in inner
@@ -263,13 +263,13 @@ def test_batch_norm_and_its_gradient(axis_name):
 
   weights = mask.astype(np.float32)
   if axis_name is None:
-    found = jax.jit(values)(x, scale, bias, weights, out)
+    actual = jax.jit(values)(x, scale, bias, weights, out)
   else:
     split = lambda v: v.reshape(4, 6, *v.shape[1:])
     mapped = jax.vmap(values, (0, None, None, 0, 0), axis_name=axis_name)
     args = split(x), scale, bias, split(weights), split(out)
     y, to_x, *rest = jax.jit(mapped)(*args)
-    found = y.reshape(shape), to_x.reshape(shape), *(v[0] for v in rest)
+    actual = y.reshape(shape), to_x.reshape(shape), *(v[0] for v in rest)
   with jax.enable_x64(True):
     args = [jnp.asarray(v, jnp.float64) for v in (x, scale, bias)]
     with jax.numpy_rank_promotion("allow"):
@@ -277,7 +277,7 @@ def test_batch_norm_and_its_gradient(axis_name):
       expected = y, *pull(jnp.asarray(out, jnp.float64))
   pixels = x[mask].astype(np.float64)
   stats = pixels.mean((0, 1, 2)), pixels.var((0, 1, 2)), 17 * 16
-  for ours, theirs in zip(found, (*expected, *stats), strict=True):
+  for ours, theirs in zip(actual, (*expected, *stats), strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 

@@ -52,15 +52,15 @@ def stepper(optimizer):
 
 def train(optimizer, names=tuple(SHAPES)):
   """Parameters after each step, all in float64."""
-  params, found = take(PARAMS, names), []
+  params, actual = take(PARAMS, names), []
   with jax.enable_x64(True):
     state = optimizer.init(params)
     for step in range(STEPS):
       grads = {k: gradient(k, w, step) for k, w in params.items()}
       updates, state = stepper(optimizer)(grads, state, params)
       params = {k: w - RATE * np.asarray(updates[k]) for k, w in params.items()}
-      found.append(params)
-  return found
+      actual.append(params)
+  return actual
 
 
 def sgd(name, decay, momentum, nesterov):
@@ -231,15 +231,15 @@ def test_sgd_is_optaxs_to_the_bit(nesterov):
     optax.add_decayed_weights(5e-4), optax.trace(0.9, nesterov)
   )
   actual = optimizers.sgd(dict.fromkeys(SHAPES, 5e-4), 0.9, nesterov)
-  found = []
+  trained = []
   for optimizer in (actual, expected):
     params = cast(PARAMS)
     state = optimizer.init(params)
     for noise in NOISE:
       updates, state = stepper(optimizer)(cast(noise), state, params)
       params = {k: w - np.asarray(updates[k]) for k, w in params.items()}
-    found.append(params)
-  jax.tree.map(np.testing.assert_array_equal, *found)
+    trained.append(params)
+  jax.tree.map(np.testing.assert_array_equal, *trained)
 
 
 FEW = ("conv", "bias")
@@ -279,7 +279,7 @@ def test_runs_with_hyperparameters_of_their_own(name):
     states = [init(params) for params in runs]
     all_states = stack(states)
     for batch in grads:
-      found, all_states = together(
+      actual, all_states = together(
         stack(decays), momenta, stack(runs), all_states, stack(batch)
       )
       single = [
@@ -289,7 +289,7 @@ def test_runs_with_hyperparameters_of_their_own(name):
       states = [state for _, state in single]
       jax.tree.map(
         functools.partial(np.testing.assert_allclose, rtol=1e-8, atol=1e-12),
-        found,
+        actual,
         stack([updates for updates, _ in single]),
       )
 

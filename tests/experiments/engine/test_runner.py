@@ -53,9 +53,9 @@ def test_killed_at_any_moment(whole, cache_dir, tmp_path):
   # Rows of epochs that no checkpoint is left of are made from the start.
   output = finish(launch(tmp_path, cache_dir, TINY="evaluate_every=1"))
   assert "epoch 1/4" in output
-  found, expected = results(tmp_path), results(whole)
-  assert {key: found[key] for key in expected} == expected
-  assert len(found) == len(expected) + 4 * 2 * 2
+  actual, expected = results(tmp_path), results(whole)
+  assert {key: actual[key] for key in expected} == expected
+  assert len(actual) == len(expected) + 4 * 2 * 2
 
 
 @pytest.mark.slow
@@ -71,9 +71,9 @@ def test_two_processes(whole, cache_dir, tmp_path):
   ]
   for process in processes:
     finish(process)
-  found, expected = results(tmp_path), results(whole)
-  assert set(found) == set(expected)
-  for key, row in found.items():
+  actual, expected = results(tmp_path), results(whole)
+  assert set(actual) == set(expected)
+  for key, row in actual.items():
     loss = expected[key]["metrics"]["loss"]
     assert row["metrics"]["loss"] == pytest.approx(loss, rel=1e-3)
 
@@ -92,9 +92,9 @@ def test_studies_that_share_models(tmp_path):
   assert more.folder == base.folder
   runner.run_study(more, tmp_path, say=said.append)
   assert not any(": epoch " in text for text in said)
-  found = results(tmp_path)
-  assert {key: found[key] for key in trained} == trained
-  assert len(found) == len(trained) + 2 * 5
+  actual = results(tmp_path)
+  assert {key: actual[key] for key in trained} == trained
+  assert len(actual) == len(trained) + 2 * 5
   assert {row["study"] for row in rows.read(path)} == {"tiny", "more"}
   assert config.load_settings(tmp_path).name == "tiny"
   # Another optimizer of the same study is the only one that is left; and where
@@ -289,17 +289,17 @@ def test_groups_of_what_is_left(tmp_path):
   )
   left = [run for run in study.runs if run != (SGD, 1)]
   for size in (1, 2, 3, 4, 100):
-    found = groups(study, tmp_path, group_size=size)
-    assert sum(found, []) == left
-    assert all(len(runs) <= size for runs in found)
+    actual = groups(study, tmp_path, group_size=size)
+    assert sum(actual, []) == left
+    assert all(len(runs) <= size for runs in actual)
 
 
 def test_groups_keep_ensembles_whole(tmp_path):
   study = config.load_study("ensembles")
   for size, parts in {10: [5] * 5, 19: [5] * 5, 20: [10, 10, 5]}.items():
-    found = groups(study, tmp_path, group_size=size)
-    assert [len(runs) // 2 for runs in found] == parts
-    assert sum(found, []) == study.runs
+    actual = groups(study, tmp_path, group_size=size)
+    assert [len(runs) // 2 for runs in actual] == parts
+    assert sum(actual, []) == study.runs
   # Also if some seeds are there already.
   assert shares.split_seeds(study, list(range(303, 325)), 10) == [
     list(range(303, 310)),

@@ -108,7 +108,7 @@ def test_groups_share_a_program(monkeypatch):
 
 def test_engine_is_a_plain_loop(trained):
   """Run by run and step by step, without masks or an axis for runs."""
-  _, state, found = trained
+  _, state, actual = trained
   config, model = tiny.CONFIG, registry.MODELS["small"]()
   _, runs, _ = start()
 
@@ -160,9 +160,9 @@ def test_engine_is_a_plain_loop(trained):
     mine = jax.tree.map(lambda x, i=number: x[i], state)
     expected = train.Weights(params, stats)
     chex.assert_trees_all_close(mine.weights, expected, rtol=2e-4, atol=2e-5)
-    assert found["loss"][number] == pytest.approx(loss, rel=1e-4)
+    assert actual["loss"][number] == pytest.approx(loss, rel=1e-4)
     norm = np.sqrt(sum(np.sum(np.square(x)) for x in jax.tree.leaves(params)))
-    assert found["weight_norm"][number] == pytest.approx(norm, rel=1e-4)
+    assert actual["weight_norm"][number] == pytest.approx(norm, rel=1e-4)
 
 
 def test_runs_are_paired():
@@ -186,25 +186,25 @@ def test_a_run_does_not_depend_on_the_others(trained):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["mixed", "sequential"])
 def test_methods_agree(trained, method):
-  _, state, found = trained
+  _, state, actual = trained
   _, other, also = train_all(method)
   chex.assert_trees_all_close(other, state, rtol=1e-3, atol=1e-4)
-  np.testing.assert_allclose(also["loss"], found["loss"], rtol=1e-4)
+  np.testing.assert_allclose(also["loss"], actual["loss"], rtol=1e-4)
 
 
 @pytest.mark.slow
 def test_devices_agree(trained):
   """Two sets of runs, and each batch in four: as on one device."""
-  _, state, found = trained
+  _, state, actual = trained
   engine, other, also = train_all(devices=(2, 4))
   kernel = other.weights.params["Conv_0"]["kernel"]
   assert len(kernel.sharding.device_set) == 8
   chex.assert_trees_all_close(other, state, rtol=1e-3, atol=1e-4)
-  np.testing.assert_allclose(also["loss"], found["loss"], rtol=1e-4)
+  np.testing.assert_allclose(also["loss"], actual["loss"], rtol=1e-4)
   images, labels = SAMPLE.test_images[:50], SAMPLE.test_labels[:50]
-  found = evaluate.Evaluator(engine)(other.evaluated, images, labels)
+  actual = evaluate.Evaluator(engine)(other.evaluated, images, labels)
   wanted = evaluate.Evaluator(trained[0])(state.evaluated, images, labels)
-  (rows, _), (expected, _) = map(evaluate.rows, (found, wanted))
+  (rows, _), (expected, _) = map(evaluate.rows, (actual, wanted))
   for row, one in zip(rows, expected, strict=True):
     loss = row["metrics"]["loss"]
     assert loss == pytest.approx(one["metrics"]["loss"], rel=1e-3)
@@ -212,11 +212,11 @@ def test_devices_agree(trained):
 
 @pytest.mark.slow
 def test_bfloat16_is_near(trained):
-  _, _, found = trained
+  _, _, actual = trained
   config = dataclasses.replace(tiny.CONFIG, precision="bfloat16")
   _, state, also = train_all(config=config)
   chex.assert_type(jax.tree.leaves(state.weights), jnp.float32)
-  np.testing.assert_allclose(also["loss"], found["loss"], rtol=0.02)
+  np.testing.assert_allclose(also["loss"], actual["loss"], rtol=0.02)
 
 
 def test_what_can_not_be():

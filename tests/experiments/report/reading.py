@@ -28,23 +28,23 @@ METRICS = {
 
 def section(page, title):
   """The text below a heading, up to the next of its level."""
-  (found,) = (
+  (actual,) = (
     part
     for part in page.markdown.split("\n## ")[1:]
     if part.partition("\n")[0].startswith(title)
   )
-  return found
+  return actual
 
 
 def tables(page, title):
   """For each table of a section its lines of cells, the header first."""
   blocks = [b for b in section(page, title).split("\n\n") if b[0] == "|"]
   cells = lambda line: [cell.strip() for cell in line[1:-1].split("|")]
-  found = []
+  actual = []
   for header, _, *lines in map(str.splitlines, blocks):
-    found.append([cells(line) for line in (header, *lines)])
-    assert len(set(map(len, found[-1]))) == 1
-  return found
+    actual.append([cells(line) for line in (header, *lines)])
+    assert len(set(map(len, actual[-1]))) == 1
+  return actual
 
 
 def by_metric(table):
@@ -58,10 +58,10 @@ def by_metric(table):
 
 def corrupted(kept, severity=None):
   """Names of CIFAR-10-C's sets: 15 corruptions, of one severity or all."""
-  found = {row["dataset"] for row in kept if "/" in row["dataset"]}
+  actual = {row["dataset"] for row in kept if "/" in row["dataset"]}
   return sorted(
     name
-    for name in found
+    for name in actual
     if name.split("/")[0] not in EXTRA
     and severity in (None, int(name.split("/")[1]))
   )

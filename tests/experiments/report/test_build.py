@@ -114,13 +114,13 @@ def test_the_table_of_the_answer(pages, runs, ask):
       query.POOLS.get(name, {}).get("study", name)
     )
     files = query.POOLS.get(name, {}).get("files") or kept.sharing(study)
-    found, it = runs(*files), types.SimpleNamespace(STUDY=study)
+    result, it = runs(*files), types.SimpleNamespace(STUDY=study)
     seeds = sorted(
-      {key[2] for key in found.rows if key[0] == study.config.hash}
+      {key[2] for key in result.rows if key[0] == study.config.hash}
     )
-    has = lambda seed, found=found, study=study, pair=pair: all(
+    has = lambda seed, result=result, study=study, pair=pair: all(
       (study.config.hash, method, seed, study.config.epochs, "clean")
-      in found.rows
+      in result.rows
       for method in pair
     )
     seeds = [seed for seed in seeds if has(seed)]
@@ -132,7 +132,7 @@ def test_the_table_of_the_answer(pages, runs, ask):
       ("metrics", "metrics", "scaled_half", "scaled_half"),
       strict=True,
     ):
-      a, b = found(it, metric, seeds, part=part, pair=pair)
+      a, b = result(it, metric, seeds, part=part, pair=pair)
       change, *_, p = paired(a, b)
       digits = 3 if metric == "loss" else 4
       assert cell.rstrip("*") == f"{change:+.{digits}f}", label
@@ -154,17 +154,17 @@ def test_the_words_of_the_answer_follow_from_the_table(pages):
 
 def test_the_sentences_of_the_answer(pages, runs):
   text = " ".join(pages["README"].markdown.split())
-  found = runs("schedules", "ensembles")
+  result = runs("schedules", "ensembles")
   pair, seeds = ("cosine", "orthograd_cosine"), [*range(100, 110)]
   seeds += range(300, 325)
-  after = found(schedules, "loss", seeds, part="scaled_half", pair=pair)
+  after = result(schedules, "loss", seeds, part="scaled_half", pair=pair)
   change, low, high, p = paired(*after)
   assert p < 0.05 and 0 < low < high < 0.03 * np.mean(after[0])
   assert f"harms, but by less than matters: loss {change:+.3f} (" in text
   assert round(p, 3) == 0.002 and f"{change:.4f}" == "0.0075"
-  a, b = found(schedules, "loss", seeds, pair=pair)
+  a, b = result(schedules, "loss", seeds, pair=pair)
   assert f"lowers SGD’s from {a.mean():.3f} to {b.mean():.3f}" in text
-  change, low, high, _ = paired(*found(schedules, "top1", seeds, pair=pair))
+  change, low, high, _ = paired(*result(schedules, "top1", seeds, pair=pair))
   assert f"accuracy {change:+.2f} ({low:+.2f}, {high:+.2f}) points" in text
   recipe = {it.name: it for it in schedules.STUDY.methods}["cosine"]
   assert f"learning rate {recipe.learning_rate:g}, weight decay 5e-4" in text
@@ -200,10 +200,10 @@ def test_the_sentences_of_the_answer(pages, runs):
   assert "in 6 of 6 with weak" in text and "in 6 of 6 with strong" in text
 
 
-def rows_of(found, method):
+def rows_of(result, method):
   return [
     row
-    for row in found
+    for row in result
     if row["method"] == method and row["dataset"] == "clean"
   ]
 
@@ -224,9 +224,9 @@ REPLICATED = ("table1", "confirmation", "corruption", "renormalization")
 def test_beside_the_paper(pages, runs, title, study, files, seeds, metrics):
   lines = by_metric(tables(pages["replication"], title)[0])
   assert len(lines) == metrics
-  found = runs(*files)
+  result = runs(*files)
   names = [*lines]
-  family = {it: found(study, it, seeds) for it in LABELS["metrics"]}
+  family = {it: result(study, it, seeds) for it in LABELS["metrics"]}
   if metrics == 12:
     check_comparison(lines, family)
   else:
@@ -237,30 +237,30 @@ def test_beside_the_paper(pages, runs, title, study, files, seeds, metrics):
 
 
 def test_under_corruption(pages, runs):
-  found = runs("corruption", "corruption_confirmation")
-  hard = hard_sets(found.rows.values())
+  result = runs("corruption", "corruption_confirmation")
+  hard = hard_sets(result.rows.values())
   assert len(hard) == 75
   lines = by_metric(tables(pages["replication"], "CIFAR-10-C: ResNet-18")[0])
-  values = {it: found(table1, it, range(40), hard) for it in lines}
+  values = {it: result(table1, it, range(40), hard) for it in lines}
   check_comparison(lines, values)
 
 
 def test_first_lines_of_the_replication(pages, runs):
   text = pages["replication"].markdown.partition("\n## ")[0]
-  found = runs(*REPLICATED, "wide", "wide_confirmation", "extended")
+  result = runs(*REPLICATED, "wide", "wide_confirmation", "extended")
   for words, digits, *of in (
     ("max logit {},", 2, table1, "max_logit", range(40)),
     ("a slightly lower loss, {},", 3, table1, "loss", range(40)),
     ("ECE, {}, at", 4, table1, "ece", range(40)),
   ):
-    change = change_text(*found(*of), f"{0:.{digits}f}", star=False)
+    change = change_text(*result(*of), f"{0:.{digits}f}", star=False)
     assert words.format(change) in text
   for words, digits, *of in (
     ("scaling**: loss {}.", 3, table1, "loss", range(40)),
     ("*worse* after T: loss {}", 3, wide, "loss", range(10)),
     ("ECE is worse after T, too, {}", 4, extended, "ece", range(5)),
   ):
-    values = found(*of, part="scaled_half")
+    values = result(*of, part="scaled_half")
     change = change_text(*values, f"{0:.{digits}f}", star=False)
     assert words.format(change) in text
 
@@ -303,8 +303,8 @@ def made(seeds=6):
 
 
 def page_of(its, study=schedules.STUDY):
-  found = Results(its, study.config)
-  ask = Comparisons(Source({study.name: (study, found)}))
+  result = Results(its, study.config)
+  ask = Comparisons(Source({study.name: (study, result)}))
   return build.make_study(ask, study.name, ROOT / "docs" / "studies")
 
 
@@ -474,9 +474,9 @@ def second(name, losses, temperatures=None, extra=None, lost=()):
 def asked(**its):
   """Comparisons of studies with such rows, as if each were complete."""
   own = {}
-  for name, found in its.items():
+  for name, result in its.items():
     study = query.config.load_study(name)
-    own[name] = study, Results(found, study.config)
+    own[name] = study, Results(result, study.config)
   source = Source(own)
   kept_ones = source.is_complete
   source.is_complete = lambda name: name in own or kept_ones(name)
@@ -580,12 +580,12 @@ def test_the_rule_of_thumb_of_map(slope):
 
 
 def test_after_t_of_the_second_edition_is_of_all_images():
-  found = Results(
+  result = Results(
     second("map", {"a": 0.5, "b": 0.6}), query.config.load_study("map").config
   )
-  its = found.outcomes([("a", "b")], "loss")
+  its = result.outcomes([("a", "b")], "loss")
   assert its == ["loss", "accuracy", "ece", "crossed_loss", "crossed_ece"]
-  its = found.outcomes([("a", "b")], "scaled_loss")
+  its = result.outcomes([("a", "b")], "scaled_loss")
   assert its == ["scaled_loss", "accuracy", "loss", "ece", "scaled_ece"]
 
 

@@ -136,11 +136,11 @@ def test_what_carries_the_effect():
 
 def test_what_the_plan_adjusts(ask, runs):
   """Holm over the study's pairs, and over all cells of the other outcomes."""
-  found, study = runs("schedules", "where"), where.STUDY
+  actual, study = runs("schedules", "where"), where.STUDY
   tested = ask.tested("where")
   seeds = range(100, 110)
   values = lambda metric, part="metrics": [
-    found(where, metric, seeds, part=part, pair=pair) for pair in study.pairs
+    actual(where, metric, seeds, part=part, pair=pair) for pair in study.pairs
   ]
   p = holm([paired(*x)[-1] for x in values("loss", "scaled_half")])
   adjusted = [row.adjusted for row in tested["scaled_loss"].values()]

@@ -77,21 +77,21 @@ def test_page(tmp_path):
   assert text.startswith("**Weight decay does it, too:** without weight decay")
   assert str(tmp_path / "grokking.md") in text
   assert (tmp_path / "grokking.png").stat().st_size > 10_000
-  found = (tmp_path / "grokking.md").read_text("utf-8")
+  actual = (tmp_path / "grokking.md").read_text("utf-8")
   fisher = scipy.stats.fisher_exact([[10, 0], [0, 10]]).pvalue
   wilcoxon = scipy.stats.wilcoxon(ours, theirs).pvalue
   holm = adjust([fisher, wilcoxon])
   expected = f"| Fisher’s exact | {fisher:.2g} | {holm[0]:.2g} |"
-  assert expected.replace("e-0", "e-") in found
-  assert f"| {wilcoxon:.3f} | {holm[1]:.3f} |" in found
-  cells = [line.split(" | ") for line in found.splitlines() if "AdamW" in line]
+  assert expected.replace("e-0", "e-") in actual
+  assert f"| {wilcoxon:.3f} | {holm[1]:.3f} |" in actual
+  cells = [line.split(" | ") for line in actual.splitlines() if "AdamW" in line]
   table = {line[0]: line[1:] for line in cells if len(line) == 7}
   assert table["| AdamW"][:2] == ["0 of 10", "> 50 (> 50 to > 50)"]
   expected = f"{np.median(ours):g} ({min(ours)} to {max(ours)})"
   assert table["| ⊥AdamW"][:2] == ["10 of 10", expected]
   assert table["| ⊥AdamW"][3] == "99.50 ± 0.00"
-  assert "| 8 | 15.0 | 15 |" in found and "| 1 | 40.0 | 40 |" in found
-  assert "PLAN.md#11-grokking) was written and committed before" in found
+  assert "| 8 | 15.0 | 15 |" in actual and "| 1 | 40.0 | 40 |" in actual
+  assert "PLAN.md#11-grokking) was written and committed before" in actual
 
 
 @pytest.mark.parametrize(
@@ -105,21 +105,21 @@ def test_page(tmp_path):
 )
 def test_p_against_scipy(ours, theirs, bare):
   each = {k: np.array(v) for k, v in goals(ours, theirs, bare).items()}
-  found = page.conclude(each, RECIPE.steps)
+  actual = page.conclude(each, RECIPE.steps)
   count = lambda its: sum(goal <= RECIPE.steps for goal in its)
   table = [[count(ours), 10 - count(ours)], [count(bare), 10 - count(bare)]]
   fisher = scipy.stats.fisher_exact(table)[1]
   wilcoxon = 1.0 if ours == theirs else scipy.stats.wilcoxon(ours, theirs)[1]
   np.testing.assert_allclose(
-    list(found["p"].values()), [fisher, wilcoxon], rtol=1e-12
+    list(actual["p"].values()), [fisher, wilcoxon], rtol=1e-12
   )
   holm = adjust([fisher, wilcoxon])
-  np.testing.assert_allclose(list(found["holm"].values()), holm, rtol=1e-12)
+  np.testing.assert_allclose(list(actual["holm"].values()), holm, rtol=1e-12)
   more = holm[0] < 0.05 and count(ours) > count(bare)
   sooner = holm[1] < 0.05 and np.mean(ours) < np.mean(theirs)
-  assert found["needed"] == (more and sooner)
-  assert found["orthograd_faster"] == sooner
-  assert not (found["orthograd_faster"] and found["adamw_faster"])
+  assert actual["needed"] == (more and sooner)
+  assert actual["orthograd_faster"] == sooner
+  assert not (actual["orthograd_faster"] and actual["adamw_faster"])
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_p_against_scipy(ours, theirs, bare):
   ],
 )
 def test_other_verdicts(bare, verdict):
-  found = page.facts(made(goals(SOON, LATE, bare)), RECIPE)
-  assert found["verdict"].startswith(verdict)
+  actual = page.facts(made(goals(SOON, LATE, bare)), RECIPE)
+  assert actual["verdict"].startswith(verdict)
 
 
 def test_too_few_seeds():

@@ -42,23 +42,23 @@ def test_values():
   rows += [row("sgd", 0, 10.0 + i, name) for i, name in enumerate(hard)]
   rows += [row("sgd", 0, 5.0, epoch=20), row("orthograd", 1, 8.0)]
   rows += [row("sgd", 1, 1.0) | {"config_hash": "other", "seed": 7}]
-  found = Results(rows, CONFIG)
-  assert found.seeds(["sgd"]) == [0, 1, 2]
-  assert found.seeds(["sgd", "orthograd"]) == [1]
-  np.testing.assert_array_equal(found.values("sgd", "loss"), [1, 2, 3])
-  np.testing.assert_array_equal(found.values("sgd"), [0.5, 1, 1.5])  # after T
-  assert found.values("sgd", "raw_corrupted_loss") == np.arange(75).mean() + 10
-  assert found.values("sgd", "loss", [0], [20, 100]) == 3.0
-  assert found.over_epochs("sgd", "loss", [0], [20, 100]).tolist() == [[5, 1]]
-  assert found.evaluated(["sgd"], [0]) == [20, 100]
-  assert found.evaluated(["sgd"], [0, 1]) == [100]
+  result = Results(rows, CONFIG)
+  assert result.seeds(["sgd"]) == [0, 1, 2]
+  assert result.seeds(["sgd", "orthograd"]) == [1]
+  np.testing.assert_array_equal(result.values("sgd", "loss"), [1, 2, 3])
+  np.testing.assert_array_equal(result.values("sgd"), [0.5, 1, 1.5])  # after T
+  assert result.values("sgd", "raw_corrupted_loss") == np.arange(75).mean() + 10
+  assert result.values("sgd", "loss", [0], [20, 100]) == 3.0
+  assert result.over_epochs("sgd", "loss", [0], [20, 100]).tolist() == [[5, 1]]
+  assert result.evaluated(["sgd"], [0]) == [20, 100]
+  assert result.evaluated(["sgd"], [0, 1]) == [100]
 
 
 def test_a_missing_number_is_not_measured():
-  found = Results([row("sgd", 0, -1.0), row("sgd", 1, 1.0)], CONFIG)
-  assert found.measured(["sgd"], "loss")
-  assert not found.measured(["sgd"], "accuracy")
-  assert not found.measured(["sgd"], "corrupted_loss")
+  result = Results([row("sgd", 0, -1.0), row("sgd", 1, 1.0)], CONFIG)
+  assert result.measured(["sgd"], "loss")
+  assert not result.measured(["sgd"], "accuracy")
+  assert not result.measured(["sgd"], "corrupted_loss")
 
 
 def test_every_kept_method_has_a_label():

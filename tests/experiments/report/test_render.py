@@ -111,33 +111,33 @@ def test_html():
 | x < y | **1** |
 
 A `note` <b>."""
-  found = module.Page(text, {}).html()
-  assert "<title>A &amp; B</title>" in found
-  assert "<h1>A &amp; B</h1>" in found
-  assert "<ul>\n<li>a</li>\n<li>b</li>\n</ul>" in found
-  assert '<th class="text"></th>\n<th>a|b</th>' in found
-  assert '<td class="text">x &lt; y</td>' in found
-  assert "<td><strong>1</strong></td>" in found
-  assert "</table></div>\n<p>A <code>note</code> &lt;b&gt;.</p>" in found
+  result = module.Page(text, {}).html()
+  assert "<title>A &amp; B</title>" in result
+  assert "<h1>A &amp; B</h1>" in result
+  assert "<ul>\n<li>a</li>\n<li>b</li>\n</ul>" in result
+  assert '<th class="text"></th>\n<th>a|b</th>' in result
+  assert '<td class="text">x &lt; y</td>' in result
+  assert "<td><strong>1</strong></td>" in result
+  assert "</table></div>\n<p>A <code>note</code> &lt;b&gt;.</p>" in result
 
 
 def test_headline_numbers_and_the_stylesheet():
   """A table before the first section is a row of cards."""
   table = "|  | a |\n|---|---:|\n| x | 1 |\n"
-  found = module.Page(f"# A\n\n{table}\n## B\n\n{table}", {}).html()
-  assert found.index('<div class="numbers">') < found.index("<h2>B</h2>")
-  assert found.index("<h2>B</h2>") < found.index('<div class="wide">')
+  result = module.Page(f"# A\n\n{table}\n## B\n\n{table}", {}).html()
+  assert result.index('<div class="numbers">') < result.index("<h2>B</h2>")
+  assert result.index("<h2>B</h2>") < result.index('<div class="wide">')
   style = importlib.resources.files("orthograd_optax.calibration") / "page.css"
-  assert style.read_text("utf-8").strip() in found
+  assert style.read_text("utf-8").strip() in result
 
 
 def test_pictures(tmp_path):
   draw = lambda: plots.curves({"ECE": {"SGD": [0.2, 0.3]}}, [1, 2])
   drawings = {"ece": draw, "unused": lambda: pytest.fail("drawn")}
   page = module.Page("# A\n\n![Of `ECE`.](ece.png)", drawings)
-  found = page.html()
-  assert '<figure><svg role="img" aria-label="Of ECE."' in found
-  assert "<figcaption>Of ECE.</figcaption></figure>" in found
+  result = page.html()
+  assert '<figure><svg role="img" aria-label="Of ECE."' in result
+  assert "<figcaption>Of ECE.</figcaption></figure>" in result
   page.write_markdown(tmp_path / "README.md")
   assert {p.name for p in tmp_path.iterdir()} == {"README.md", "ece.png"}
   with pytest.raises(module.TemplateError, match="shows loss, .* ece, unused"):

@@ -11,9 +11,9 @@ def test_shares_of_a_study(tmp_path):
   write(a, [row(3), row(1)])
   write(b, [row(2, commit="unknown"), row(0)])
   assert join([a, b], whole) == 4
-  found = list(read(whole))
-  assert [each["seed"] for each in found] == [0, 1, 2, 3]
-  assert found[2]["commit"] == "unknown"
+  actual = list(read(whole))
+  assert [each["seed"] for each in actual] == [0, 1, 2, 3]
+  assert actual[2]["commit"] == "unknown"
   join([b, a], tmp_path / "d.jsonl")
   assert (tmp_path / "d.jsonl").read_bytes() == whole.read_bytes()
 

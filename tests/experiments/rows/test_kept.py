@@ -53,7 +53,7 @@ def test_keep(tmp_path, capsys, monkeypatch):
   folder, into = tmp_path / "run", tmp_path / "results"
   folder.mkdir()
   monkeypatch.setattr(kept_rows.keep, "__defaults__", (into,))
-  write = lambda *found: rows.write(folder / "rows.jsonl", found)
+  write = lambda *actual: rows.write(folder / "rows.jsonl", actual)
   write(*map(row, range(4)))
   monkeypatch.setattr("sys.argv", ["experiments", "keep", str(folder)])
   command.main()
@@ -64,9 +64,9 @@ def test_keep(tmp_path, capsys, monkeypatch):
   assert path.read_bytes() == before
   write(row(0, wall_time=1.5), row(4), row(0, study="other", method="sam"))
   command.main()
-  found = kept_rows.load(["tiny"], into)
-  assert [each["seed"] for each in found] == [0, 1, 2, 3, 4]
-  assert [each.get("wall_time") for each in found] == [1.5, *[None] * 4]
+  actual = kept_rows.load(["tiny"], into)
+  assert [each["seed"] for each in actual] == [0, 1, 2, 3, 4]
+  assert [each.get("wall_time") for each in actual] == [1.5, *[None] * 4]
   assert len((into / kept_rows.SUMS).read_text().splitlines()) == 2
   shutil.rmtree(folder)
   with pytest.raises(SystemExit, match="has no rows"):
@@ -147,10 +147,10 @@ def test_a_folder_begins_with_rows_that_are_kept(tmp_path):
   rows.write(source / "rows.jsonl", made)
   kept_rows.keep([source], results)
   copied = kept_rows.begin(study, folder, results)
-  found = list(rows.read(folder / "rows.jsonl"))
-  assert len(found) == copied
+  actual = list(rows.read(folder / "rows.jsonl"))
+  assert len(actual) == copied
   left_out = {("cosine", 307), ("cosine ensemble of 5", 305)}
-  assert {(row["method"], row["seed"]) for row in found} == {
+  assert {(row["method"], row["seed"]) for row in actual} == {
     (row["method"], row["seed"]) for row in made
   } - left_out
   missing = rows.Missing(study, rows.Rows(folder / "rows.jsonl").keys)

@@ -30,7 +30,7 @@ def test_the_form_of_a_file(tmp_path):
   """By the rule in the module's docstring, written out."""
   path = tmp_path / "rows.jsonl"
   write(path, ROWS)
-  check, contexts, found = "", [], []
+  check, contexts, actual = "", [], []
   for line in path.read_text("utf-8").splitlines():
     start, mark, end = line.rpartition(',"check":"')
     digest = hashlib.sha256(f"{check}{start}}}".encode()).hexdigest()
@@ -42,8 +42,8 @@ def test_the_form_of_a_file(tmp_path):
       assert number == len(contexts)
       contexts.append(content["fields"])
     else:
-      found.append(contexts[number] | content)
-  assert found == ROWS == list(read(path))
+      actual.append(contexts[number] | content)
+  assert actual == ROWS == list(read(path))
   assert len(contexts) == 4
   assert {"study", "method", "versions", "commit"} <= contexts[0].keys()
   assert path.read_text("utf-8").count("3.12") == 4
@@ -70,9 +70,9 @@ def test_rows_are_added_once(tmp_path):
   again = Rows(path)
   again.append([row(0)])
   again.append([row(3)])
-  found = list(read(path))
-  assert [each["seed"] for each in found] == [0, 1, 2, 3]
-  assert found[0]["metrics"]["loss"] is None
+  actual = list(read(path))
+  assert [each["seed"] for each in actual] == [0, 1, 2, 3]
+  assert actual[0]["metrics"]["loss"] is None
   # Also by a process that resumes, the context is written once.
   assert path.read_text("utf-8").count('"versions"') == 1
 

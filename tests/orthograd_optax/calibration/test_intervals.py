@@ -127,9 +127,9 @@ def test_bootstrap_uses_sums(monkeypatch):
   logits, labels = overconfident()
   few = functools.partial(calibration.ece, num_bins=5)
   assert _table.find(few) == ("ece", {"num_bins": 5})
-  found = calibration.bootstrap(few, logits, labels)
+  actual = calibration.bootstrap(few, logits, labels)
   generic = calibration.bootstrap(lambda z, y: few(z, y), logits, labels)
-  np.testing.assert_allclose(found, generic, rtol=1e-4)
+  np.testing.assert_allclose(actual, generic, rtol=1e-4)
   for other in (
     functools.partial(calibration.accuracy, k=2),
     functools.partial(calibration.rms_calibration_error, binning="mass"),
@@ -154,32 +154,32 @@ def test_bootstrap_of_many_classes_takes_seconds():
   logits = random.standard_normal((100_000, 1000), np.float32)
   labels = random.integers(0, 1000, 100_000)
   start = time.process_time()
-  found = calibration.bootstrap(calibration.ece, logits, labels)
+  actual = calibration.bootstrap(calibration.ece, logits, labels)
   assert time.process_time() - start < 30
-  assert found.low < found.value < found.high
+  assert actual.low < actual.value < actual.high
 
 
 def test_bins_are_those_of_reliability():
   bins = calibration.reliability(*overconfident())
-  found = sample().bins
-  np.testing.assert_array_equal(found["count"][0], bins.count)
+  actual = sample().bins
+  np.testing.assert_array_equal(actual["count"][0], bins.count)
   for name, mean in (
     ("correct", bins.accuracy),
     ("confidence", bins.confidence),
   ):
-    np.testing.assert_allclose(found[name][0], mean * bins.count, rtol=1e-5)
+    np.testing.assert_allclose(actual[name][0], mean * bins.count, rtol=1e-5)
   # Each draw has as many examples as the sample.
-  np.testing.assert_allclose(found["count"].sum(axis=1), EXAMPLES)
+  np.testing.assert_allclose(actual["count"].sum(axis=1), EXAMPLES)
 
 
 def test_shares_and_seeds_have_textbook_intervals():
   right, count = np.array([0, 3, 50, 7]), np.array([10, 10, 50, 9])
-  found = _intervals.wilson_interval(right, count, 0.9)
+  actual = _intervals.wilson_interval(right, count, 0.9)
   for i in range(4):
     test = stats.binomtest(int(right[i]), int(count[i]))
     expected = test.proportion_ci(0.9, "wilson")
-    assert found[1][i] == pytest.approx(expected.low, abs=1e-12)
-    assert found[2][i] == pytest.approx(expected.high, abs=1e-12)
+    assert actual[1][i] == pytest.approx(expected.low, abs=1e-12)
+    assert actual[2][i] == pytest.approx(expected.high, abs=1e-12)
   assert np.isnan(_intervals.wilson_interval(0, 0, 0.9)).all()
   values = np.random.default_rng(0).normal(size=7)
   _, low, high = _intervals.seeds_interval(values, 0.9)
@@ -240,8 +240,8 @@ def test_intervals_cover():
   covered = []
   for seed in range(100):
     pair = overconfident(seed + 1)
-    found = _sample.Sample(*pair, random_seed=seed)
-    found = _resampling.describe(found, ["ece"])
-    _, low, high = _resampling.estimates([found], 0.95)["ece"]
+    actual = _sample.Sample(*pair, random_seed=seed)
+    actual = _resampling.describe(actual, ["ece"])
+    _, low, high = _resampling.estimates([actual], 0.95)["ece"]
     covered.append(low <= truth <= high)
   assert np.mean(covered) >= 0.9

@@ -66,12 +66,12 @@ def oracle(name, z, y, parameters):
 
 def expect(name, logits, parameters, h=1e-30):
   """Losses, and gradients by complex steps: exact to the last digits."""
-  found = []
+  actual = []
   for z, y in zip(np.asarray(logits, np.float64), LABELS, strict=True):
     loss = lambda z, y=y: oracle(name, z, y, parameters)
     steps = z + 1j * h * np.eye(K)
-    found.append((loss(z), [loss(step).imag / h for step in steps]))
-  values, grads = zip(*found, strict=True)
+    actual.append((loss(z), [loss(step).imag / h for step in steps]))
+  values, grads = zip(*actual, strict=True)
   return np.array(values), np.array(grads)
 
 

@@ -363,9 +363,9 @@ def test_scores_of_two_classes(method, tmp_path):
     loaded = calibration.load(fitted.save(tmp_path / "x.json"))
     for recalibrate in (fitted, loaded, jax.jit(fitted)):
       for new in (z, z[:, None], both):
-        found = jax.nn.softmax(recalibrate(new))
-        np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-6)
-        assert_mostly_close(found, p)
+        actual = jax.nn.softmax(recalibrate(new))
+        np.testing.assert_allclose(actual.sum(axis=1), 1, rtol=1e-6)
+        assert_mostly_close(actual, p)
     assert_mostly_close(jax.vmap(fitted)(z), expected(both))
     for serve in (fitted.export(), loaded.export()):
       assert_mostly_close(serve(z), p)
@@ -406,10 +406,10 @@ def test_a_class_that_is_masked_does_not_spoil_the_others(method):
   logits, labels = overconfident(classes=4)
   expected = calibration.fit(logits, labels, method)(logits)
   masked = np.concatenate([logits, np.full((1000, 1), -1e9, np.float32)], 1)
-  found = calibration.fit(masked, labels, method)(masked)
+  actual = calibration.fit(masked, labels, method)(masked)
   loss = nll64(expected, labels)
-  assert nll64(found, labels) == pytest.approx(loss, abs=1e-5)
-  assert np.all(found[:, 4] < found[:, :4].max(axis=1) - 5)
+  assert nll64(actual, labels) == pytest.approx(loss, abs=1e-5)
+  assert np.all(actual[:, 4] < actual[:, :4].max(axis=1) - 5)
 
 
 @pytest.mark.parametrize("method", METHODS)

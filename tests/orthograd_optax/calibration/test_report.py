@@ -103,15 +103,15 @@ def test_metrics_are_those_of_the_functions():
 
 
 def test_an_overconfident_model_is_found_out():
-  found = made()
-  assert found.p_calibrated <= 1 / 200
-  assert found.metrics["ece"].value > found.ece_if_calibrated
-  assert found.best == "temperature"
-  half = found.fitted_temperature
+  result = made()
+  assert result.p_calibrated <= 1 / 200
+  assert result.metrics["ece"].value > result.ece_if_calibrated
+  assert result.best == "temperature"
+  half = result.fitted_temperature
   assert half is not None and half.low < 2 < half.high
-  gain = found.recalibrated["temperature"]["nll_gain"]
+  gain = result.recalibrated["temperature"]["nll_gain"]
   before, after = (
-    found.recalibrated[k]["nll"].value for k in ("uncalibrated", "temperature")
+    result.recalibrated[k]["nll"].value for k in ("uncalibrated", "temperature")
   )
   assert gain.value == pytest.approx(before - after, abs=1e-6)
   assert 0 < gain.low < gain.value < gain.high
@@ -121,36 +121,36 @@ def test_an_overconfident_model_is_found_out():
   recalibrate = calibration.fit(logits[fit], labels[fit])
   expected = calibration.nll(recalibrate(logits[test]), labels[test])
   assert after == pytest.approx(float(expected), rel=1e-5)
-  kept = found.recalibrators["temperature"].temperature
+  kept = result.recalibrators["temperature"].temperature
   assert kept == pytest.approx(float(recalibrate.temperature), rel=1e-6)
 
 
 def test_a_calibrated_model_is_left_unchanged():
   logits, labels = overconfident(temperature=1.0)
-  found = report(logits, labels)
-  assert found.p_calibrated > 0.05 and found.best is None
-  assert found.metrics["ece"].value < found.ece_if_calibrated
-  assert "Leave the model unchanged" in str(found)
-  low, high = found.band
-  for part, below, above in zip(found.bins, low, high, strict=True):
+  result = report(logits, labels)
+  assert result.p_calibrated > 0.05 and result.best is None
+  assert result.metrics["ece"].value < result.ece_if_calibrated
+  assert "Leave the model unchanged" in str(result)
+  low, high = result.band
+  for part, below, above in zip(result.bins, low, high, strict=True):
     if part.count > 20:
       assert below <= part.accuracy.high and part.accuracy.low <= above
 
 
 def test_parts_and_errors():
   logits, labels = overconfident()
-  found = made()
-  assert sum(part.count for part in found.bins) == EXAMPLES
-  assert sum(part.count for part in found.by_class) == EXAMPLES
-  sizes = {part.name: part.count for part in found.by_group}
+  result = made()
+  assert sum(part.count for part in result.bins) == EXAMPLES
+  assert sum(part.count for part in result.by_class) == EXAMPLES
+  sizes = {part.name: part.count for part in result.by_group}
   assert sizes == {"few <&>": EXAMPLES / 4, "many": 3 * EXAMPLES / 4}
   confidence = np.asarray(jax.nn.softmax(logits)).max(axis=1)
   predicted = logits.argmax(axis=1)
   confidence[predicted == labels] = 0
-  errors = found.confident_errors
+  errors = result.confident_errors
   assert errors[0].row == confidence.argmax()
-  assert errors[0].label == found.classes[labels[errors[0].row]]
-  assert errors[0].predicted == found.classes[predicted[errors[0].row]]
+  assert errors[0].label == result.classes[labels[errors[0].row]]
+  assert errors[0].predicted == result.classes[predicted[errors[0].row]]
   np.testing.assert_allclose(
     [e.confidence for e in errors], np.sort(confidence)[::-1][:10], rtol=1e-6
   )
@@ -160,17 +160,17 @@ def test_fit_on_a_validation_set():
   """All numbers are of the other examples."""
   logits, labels = overconfident(0, 3 * EXAMPLES // 2)
   validation = np.arange(len(labels)) % 3 == 0
-  found = report(logits, labels, fit=validation)
+  result = report(logits, labels, fit=validation)
   test = logits[~validation], labels[~validation]
-  assert found.examples == EXAMPLES
-  assert found.metrics["ece"].value == pytest.approx(
+  assert result.examples == EXAMPLES
+  assert result.metrics["ece"].value == pytest.approx(
     float(calibration.ece(*test)), rel=1e-5
   )
   expected = calibration.fit(logits[validation], labels[validation])
-  half = found.fitted_temperature
+  half = result.fitted_temperature
   assert half is not None
   assert half.value == pytest.approx(float(expected.temperature), rel=1e-5)
-  rows = [error.row for error in found.confident_errors]
+  rows = [error.row for error in result.confident_errors]
   assert all(row % 3 != 0 for row in rows)
 
 
@@ -178,46 +178,46 @@ def test_several_seeds_have_intervals_over_seeds():
   runs = [overconfident(seed) for seed in range(5)]
   logits = np.concatenate([z for z, _ in runs])
   labels = np.concatenate([y for _, y in runs])
-  found = report(logits, labels, seeds=np.repeat(np.arange(5), EXAMPLES))
-  assert found.seeds == 5 and found.examples == EXAMPLES
+  result = report(logits, labels, seeds=np.repeat(np.arange(5), EXAMPLES))
+  assert result.seeds == 5 and result.examples == EXAMPLES
   values = [float(calibration.nll(*run)) for run in runs]
   expected = scipy_stats.ttest_1samp(values, 0).confidence_interval()
-  value, low, high = found.metrics["nll"]
+  value, low, high = result.metrics["nll"]
   assert value == pytest.approx(np.mean(values), rel=1e-5)
   np.testing.assert_allclose([low, high], expected, rtol=1e-4)
-  assert "5 seeds, 400 examples, 3 classes" in str(found)
-  Page(found.html())
-  json.dumps(found.to_dict(), allow_nan=False)
+  assert "5 seeds, 400 examples, 3 classes" in str(result)
+  Page(result.html())
+  json.dumps(result.to_dict(), allow_nan=False)
 
 
 def test_seeds_with_empty_bins():
   """Of a bin that one seed has no examples in, the others tell."""
   logits, labels = overconfident()
-  found = report(np.stack([logits, 20 * logits]), labels)
+  result = report(np.stack([logits, 20 * logits]), labels)
   counts = [
     calibration.reliability(z, labels).count for z in (logits, 20 * logits)
   ]
   assert any((counts[0] > 0) & (counts[1] == 0))
-  for part, a, b in zip(found.bins, *counts, strict=True):
+  for part, a, b in zip(result.bins, *counts, strict=True):
     assert part.count == (a + b) / 2
     assert np.isfinite(part.gap.value) == (part.count > 0)
     if np.isfinite(part.accuracy.low):
       assert 0 <= part.accuracy.low <= part.accuracy.high <= 1
-  assert found.metrics["ece"].low >= 0
-  Page(found.html())
+  assert result.metrics["ece"].low >= 0
+  Page(result.html())
 
 
 def test_groups_that_one_seed_has_not():
   logits, labels = overconfident()
   both = np.concatenate([logits, logits])
   groups = np.repeat(["a", "b", "a", "c"], EXAMPLES // 2)
-  found = report(
+  result = report(
     both,
     np.concatenate([labels, labels]),
     groups=groups,
     seeds=np.repeat([0, 1], EXAMPLES),
   )
-  counts = {part.name: part.count for part in found.by_group}
+  counts = {part.name: part.count for part in result.by_group}
   assert counts == {"a": 200, "b": 100, "c": 100}
 
 
@@ -249,26 +249,26 @@ def test_impossible_labels():
   logits, labels = overconfident()
   logits = logits.copy()
   logits[5, labels[5]] = -np.inf
-  found = report(logits, labels)
-  assert found.metrics["nll"].value == np.inf
-  assert "The label of 1 example has a probability below 1e-30" in str(found)
-  assert re.search(r"NLL \(log-loss\), nats +∞\n", str(found))
-  assert np.isfinite(found.metrics["ece"]).all()
-  assert found.to_dict()["nll"]["value"] is None
-  Page(found.html())
+  result = report(logits, labels)
+  assert result.metrics["nll"].value == np.inf
+  assert "The label of 1 example has a probability below 1e-30" in str(result)
+  assert re.search(r"NLL \(log-loss\), nats +∞\n", str(result))
+  assert np.isfinite(result.metrics["ece"]).all()
+  assert result.to_dict()["nll"]["value"] is None
+  Page(result.html())
 
 
 def test_a_model_that_is_always_right():
   logits, _ = overconfident()
-  found = report(logits, logits.argmax(axis=1))
-  assert found.metrics["accuracy"].value == 1
-  assert found.metrics["accuracy"].low < 0.995
-  assert "No temperature helps" in _text.answers(found)["scale"].text
-  assert found.best is None
-  assert "Next: Leave the model unchanged. Every prediction to" in str(found)
-  assert "all correct, or all wrong" in _text.answers(found)["confidence"].text
-  assert "There are no errors" in found.html()
-  assert found.confident_errors == []
+  result = report(logits, logits.argmax(axis=1))
+  assert result.metrics["accuracy"].value == 1
+  assert result.metrics["accuracy"].low < 0.995
+  assert "No temperature helps" in _text.answers(result)["scale"].text
+  assert result.best is None
+  assert "Next: Leave the model unchanged. Every prediction to" in str(result)
+  assert "all correct, or all wrong" in _text.answers(result)["confidence"].text
+  assert "There are no errors" in result.html()
+  assert result.confident_errors == []
   backwards = report(logits, logits.argmin(axis=1))
   assert "order of the classes" in backwards.notes[0]
   assert "uninformative" in _text.answers(backwards)["scale"].text
@@ -288,8 +288,8 @@ def test_classes_may_be_numbers():
     (jax.numpy.asarray(names), classes),
     (labels, words),
   ):
-    found = report(logits, given, classes=known)
-    assert found.metrics["accuracy"] == expected
+    result = report(logits, given, classes=known)
+    assert result.metrics["accuracy"] == expected
   with pytest.raises(ValueError, match="labels.*is '0', but the classes are"):
     report(logits, 0 * labels, classes=classes)
 
@@ -319,9 +319,9 @@ def test_calibrated_models_are_not_accused(classes):
   for seed in range(runs):
     logits, labels = calibrated(seed, classes)
     groups = np.random.default_rng(seed).integers(0, 8, len(labels))
-    found = [one for table in parts(logits, labels, groups) for one in table]
-    accused += any(one.p_value < 0.05 for one in found)
-    excluded += any(one.gap.low > 0 or one.gap.high < 0 for one in found)
+    result = [one for table in parts(logits, labels, groups) for one in table]
+    accused += any(one.p_value < 0.05 for one in result)
+    excluded += any(one.gap.low > 0 or one.gap.high < 0 for one in result)
   # Of 100 models, 5 are expected at most; 12 or more have p = 0.4 %.
   assert accused <= 11
   # The intervals on the page hold together, too. Wilson's are approximate.
@@ -355,13 +355,13 @@ def test_p_values_are_exact():
   number = outcomes.sum(axis=1)
   for right in range(10):
     tails = mass[number <= right].sum(), mass[number >= right].sum()
-    found = _resampling._poisson_binomial(p, right)
-    assert found == pytest.approx(min(2 * min(tails), 1), abs=1e-12)
+    result = _resampling._poisson_binomial(p, right)
+    assert result == pytest.approx(min(2 * min(tails), 1), abs=1e-12)
   for n, share, right in ((3000, 0.99, 2950), (40_000, 0.6, 24_300)):
-    found = _resampling._poisson_binomial(np.full(n, share), right)
+    result = _resampling._poisson_binomial(np.full(n, share), right)
     binomial = scipy_stats.binom(n, share)
     tails = binomial.cdf(right), binomial.sf(right - 1)
-    assert found == pytest.approx(2 * min(tails), rel=0.02)
+    assert result == pytest.approx(2 * min(tails), rel=0.02)
   assert _resampling._poisson_binomial(np.ones(5), 4) < 1e-12
   assert _resampling._poisson_binomial(np.full(4, 0.5), 2) == 1
   assert np.isnan(_resampling._poisson_binomial(np.ones(0), 0))
@@ -372,15 +372,15 @@ def test_p_values_are_exact():
 
 def test_all_correct():
   logits = calibrated(0, 3, 100)[0]
-  found = report(logits, logits.argmax(axis=1))
+  result = report(logits, logits.argmax(axis=1))
   for name in ("accuracy", "selective_risk"):
-    value, low, high = found.metrics[name]
+    value, low, high = result.metrics[name]
     assert value in (0, 1) and 0.02 < high - low < 0.05
-  assert found.metrics["aurc"].value == 0
-  assert np.isnan(found.metrics["aurc"][1:]).all()
-  assert re.search(r"\nAURC +0.0000 +—\n", str(found))
-  gap = found.metrics["overconfidence"]
-  accuracy = found.metrics["accuracy"]
+  assert result.metrics["aurc"].value == 0
+  assert np.isnan(result.metrics["aurc"][1:]).all()
+  assert re.search(r"\nAURC +0.0000 +—\n", str(result))
+  gap = result.metrics["overconfidence"]
+  accuracy = result.metrics["accuracy"]
   assert gap.high - gap.low == pytest.approx(accuracy.high - accuracy.low)
 
 
@@ -393,9 +393,9 @@ def test_no_interval_has_zero_width():
 
 
 def test_two_examples_show_nothing():
-  found = report(np.array([[1.0, -1.0], [2.0, 0.5]]), np.array([0, 0]))
-  assert found.p_calibrated > 0.5
-  text = found.html() + str(found)
+  result = report(np.array([[1.0, -1.0], [2.0, 0.5]]), np.array([0, 0]))
+  assert result.p_calibrated > 0.5
+  text = result.html() + str(result)
   assert "underconfident" not in text.replace("can only reveal", "")
   assert "There is no evidence" in text
 
@@ -403,23 +403,23 @@ def test_two_examples_show_nothing():
 def test_useless_predictions_have_no_temperature():
   random = np.random.default_rng(0)
   logits, labels = random.normal(size=(300, 4)), random.integers(0, 4, 300)
-  found = report(logits, labels)
-  assert np.isnan(found.metrics["temperature"]).all()
-  assert re.search(r"best temperature +none helps\n", str(found))
-  assert "No temperature helps" in found.html()
-  assert found.to_dict()["temperature"]["value"] is None
+  result = report(logits, labels)
+  assert np.isnan(result.metrics["temperature"]).all()
+  assert re.search(r"best temperature +none helps\n", str(result))
+  assert "No temperature helps" in result.html()
+  assert result.to_dict()["temperature"]["value"] is None
 
 
 def test_own_metrics():
   logits, labels = overconfident()
   own = {"top <2>": lambda z, y: np.mean(np.asarray(z).max(axis=1))}
-  found = report(logits, labels, metrics=own)
-  value, low, high = found.metrics["top <2>"]
+  result = report(logits, labels, metrics=own)
+  value, low, high = result.metrics["top <2>"]
   assert value == pytest.approx(logits.max(axis=1).mean(), rel=1e-6)
   error = logits.max(axis=1).std() / 20
   assert high - low == pytest.approx(2 * 1.96 * error, rel=0.2)
-  assert re.search(r"\ntop <2> +\d", str(found))
-  assert "top &lt;2&gt;" in found.html() and "top <2>" in found.to_dict()
+  assert re.search(r"\ntop <2> +\d", str(result))
+  assert "top &lt;2&gt;" in result.html() and "top <2>" in result.to_dict()
   several = report(np.stack([logits, 2 * logits]), labels, metrics=own)
   assert several.metrics["top <2>"].value == pytest.approx(1.5 * value)
   for wrong in ({"ece": own["top <2>"]}, {"name": len}, {"x": 3}):
@@ -432,11 +432,11 @@ def test_recalibrators_are_those_of_fit(classes):
   """Fitted to the same half; temperatures in NumPy and in JAX."""
   logits, labels = calibrated(0, classes, 600)
   logits = 2 * logits + np.arange(classes, dtype=np.float32)
-  found = report(logits, labels).recalibrators
+  result = report(logits, labels).recalibrators
   fit, _ = calibration.split(labels)
   pair = logits[fit], labels[fit]
-  assert ("platt" in found) == (classes == 2)
-  for method, recalibrate in found.items():
+  assert ("platt" in result) == (classes == 2)
+  for method, recalibrate in result.items():
     expected = calibration.fit(*pair, method)
     losses = [
       float(calibration.nll(one(pair[0]), pair[1]))
@@ -457,11 +457,11 @@ def test_recalibrators_take_what_the_report_took():
   logits, labels = calibrated(0, 2, 300)
   scores = 3 * (logits[:, 1] - logits[:, 0])
   for given in (scores, scores[:, None], np.stack([0 * scores, scores], 1)):
-    found = report(given, labels)
-    assert found.metrics["nll"].value == pytest.approx(
+    result = report(given, labels)
+    assert result.metrics["nll"].value == pytest.approx(
       float(calibration.nll(given, labels)), rel=1e-5
     )
-    for recalibrate in found.recalibrators.values():
+    for recalibrate in result.recalibrators.values():
       assert recalibrate.columns == (2 if given.shape == (300, 2) else 1)
       p = jax.nn.softmax(recalibrate(given))
       assert p.shape == (300, 2)
@@ -486,16 +486,16 @@ def test_a_report_compiles_nothing():
 
 def test_one_number_for_each_name():
   """The page says which examples a number describes."""
-  page, found = made().html(), made()
-  assert found.fitted_temperature is not None
-  fitted = found.fitted_temperature.value
+  page, result = made().html(), made()
+  assert result.fitted_temperature is not None
+  fitted = result.fitted_temperature.value
   assert f"fitted temperature is {fitted:.3g}" in page
-  assert found.fit_examples == found.held_out_examples == EXAMPLES // 2
+  assert result.fit_examples == result.held_out_examples == EXAMPLES // 2
   assert "on 200 held-out examples" in page
   assert "All numbers, on 400 examples" in page
-  gap = 100 * found.metrics["overconfidence"].value
+  gap = 100 * result.metrics["overconfidence"].value
   before, after = (
-    100 * found.recalibrated[k]["ece"].value
+    100 * result.recalibrated[k]["ece"].value
     for k in ("uncalibrated", "temperature")
   )
   answer = (
@@ -504,7 +504,7 @@ def test_one_number_for_each_name():
     "held-out examples."
   )
   assert f'<div class="box"><p>{answer}</p></div>' in page
-  assert answer in str(found) and found.to_dict()["answer"] == answer
+  assert answer in str(result) and result.to_dict()["answer"] == answer
 
 
 def test_table():
@@ -704,28 +704,28 @@ def compared():
 
 
 def test_compare_in_pairs():
-  found = compared()
+  result = compared()
   logits, labels = overconfident()
   expected = calibration.ece(logits / 2, labels) - calibration.ece(
     logits, labels
   )
-  assert found.difference["ece"].value == pytest.approx(
+  assert result.difference["ece"].value == pytest.approx(
     float(expected), rel=1e-4
   )
-  assert found.verdicts["ece"] == "cool is better"
-  assert found.verdicts["confidence"] == "higher in hot"
+  assert result.verdicts["ece"] == "cool is better"
+  assert result.verdicts["confidence"] == "higher in hot"
   # Scaling changes no answer, and in pairs not even by noise.
-  value, *interval = found.difference["accuracy"]
+  value, *interval = result.difference["accuracy"]
   assert value == 0 and np.isnan(interval).all()
-  assert found.verdicts["accuracy"] == "no difference shown"
+  assert result.verdicts["accuracy"] == "no difference shown"
   # Losses of the same examples go together.
-  gap = found.difference["nll"]
-  alone = found.old["nll"]
+  gap = result.difference["nll"]
+  alone = result.old["nll"]
   assert gap.high - gap.low < alone.high - alone.low
-  assert "cool is better" in str(found)
-  Page(found.html())
-  assert found._repr_html_().startswith("<iframe")
-  json.dumps(found.to_dict(), allow_nan=False)
+  assert "cool is better" in str(result)
+  Page(result.html())
+  assert result._repr_html_().startswith("<iframe")
+  json.dumps(result.to_dict(), allow_nan=False)
   few = calibration.compare(logits[:19], logits[:19] / 2, labels[:19])
   assert set(few.verdicts.values()) == {""}
   assert "19 examples are too few for a verdict: use at least 20" in str(few)
@@ -738,20 +738,20 @@ def test_few_seeds_have_no_verdict(seeds):
   runs = [overconfident(seed) for seed in range(seeds)]
   logits = np.stack([z for z, _ in runs])
   labels = runs[0][1]
-  found = calibration.compare(logits, logits / 2, labels, resamples=10)
-  assert found.seeds == seeds
+  result = calibration.compare(logits, logits / 2, labels, resamples=10)
+  assert result.seeds == seeds
   differences = [
     float(calibration.nll(z / 2, labels) - calibration.nll(z, labels))
     for z in logits
   ]
   expected = scipy_stats.ttest_1samp(differences, 0).confidence_interval()
-  np.testing.assert_allclose(found.difference["nll"][1:], expected, rtol=1e-3)
+  np.testing.assert_allclose(result.difference["nll"][1:], expected, rtol=1e-3)
   if seeds < 5:
-    assert set(found.verdicts.values()) == {""}
-    assert "3 seeds are too few for a verdict" in str(found)
+    assert set(result.verdicts.values()) == {""}
+    assert "3 seeds are too few for a verdict" in str(result)
   else:
-    assert found.verdicts["nll"] == "new is better"
-  assert found.plot() is not None
+    assert result.verdicts["nll"] == "new is better"
+  assert result.plot() is not None
 
 
 def test_differences_are_new_minus_old():
@@ -768,10 +768,10 @@ def test_names_are_text(recwarn):
   """Also where they look like a formula, or have no glyph in the font."""
   logits, labels = overconfident()
   names = (r"a $\frac{$", "模型")
-  found = calibration.compare(
+  result = calibration.compare(
     logits, logits / 2, labels, names=names, resamples=20
   )
-  page = found.html()
+  page = result.html()
   assert "模型</text>" in page and "Glyph" not in str(recwarn.list)
   classes = [r"$\frac{$ x", "猫", "c"]
   assert "猫</text>" in report(logits, labels, classes=classes).html()
@@ -1229,17 +1229,19 @@ def naive_bayes(load):
 def test_naive_bayes_is_too_sure(data):
   datasets = pytest.importorskip("sklearn.datasets")
   p, labels = naive_bayes(getattr(datasets, data))
-  found = report(calibration.from_probabilities(p), labels, random_seed=1)
+  result = report(calibration.from_probabilities(p), labels, random_seed=1)
   confidence, right = p.max(axis=1), p.argmax(axis=1) == labels
-  assert found.metrics["accuracy"].value == pytest.approx(right.mean())
-  gap = found.metrics["overconfidence"]
+  assert result.metrics["accuracy"].value == pytest.approx(right.mean())
+  gap = result.metrics["overconfidence"]
   assert gap.value == pytest.approx(confidence.mean() - right.mean(), abs=1e-5)
-  assert gap.low > 0 and found.p_calibrated < 0.01
-  assert found.best is not None
-  methods = found.recalibrated
-  assert methods[found.best]["ece"].value < methods["uncalibrated"]["ece"].value
+  assert gap.low > 0 and result.p_calibrated < 0.01
+  assert result.best is not None
+  methods = result.recalibrated
+  assert (
+    methods[result.best]["ece"].value < methods["uncalibrated"]["ece"].value
+  )
   assert ("platt" in methods) == (p.shape[1] == 2)
-  Page(found.html())
+  Page(result.html())
 
 
 @pytest.mark.slow
@@ -1252,25 +1254,25 @@ def test_few_examples_and_ties():
   model = neighbors.KNeighborsClassifier(5).fit(x[::2], y[::2])
   p = model.predict_proba(x[1::2])
   assert np.unique(p).size <= 6
-  found = report(calibration.from_probabilities(p), y[1::2])
-  assert found.examples == 89
-  assert found.notes[0].startswith("89 examples can only reveal")
+  result = report(calibration.from_probabilities(p), y[1::2])
+  assert result.examples == 89
+  assert result.notes[0].startswith("89 examples can only reveal")
   assert np.isfinite(
-    [found.metrics["auroc"].low, found.metrics["ece"].high]
+    [result.metrics["auroc"].low, result.metrics["ece"].high]
   ).all()
-  Page(found.html())
+  Page(result.html())
 
 
 @pytest.mark.slow
 def test_one_example():
-  found = report(np.array([[2.0, 0.0, 0.0]]), np.array([0]))
-  assert found.metrics["accuracy"].value == 1
-  assert 0 < found.metrics["accuracy"].low < 0.5
-  assert np.isnan(found.metrics["auroc"].value)
-  assert not found.recalibrated and "1 example can only reveal" in str(found)
-  assert "Get more examples" in str(found)
-  Page(found.html())
-  json.dumps(found.to_dict(), allow_nan=False)
+  result = report(np.array([[2.0, 0.0, 0.0]]), np.array([0]))
+  assert result.metrics["accuracy"].value == 1
+  assert 0 < result.metrics["accuracy"].low < 0.5
+  assert np.isnan(result.metrics["auroc"].value)
+  assert not result.recalibrated and "1 example can only reveal" in str(result)
+  assert "Get more examples" in str(result)
+  Page(result.html())
+  json.dumps(result.to_dict(), allow_nan=False)
 
 
 @pytest.mark.slow
@@ -1280,30 +1282,30 @@ def test_a_hundred_classes_of_which_one_never_occurs():
   logits[:, 7] -= 20
   labels = np.argmax(logits / 2 + random.gumbel(size=logits.shape), axis=1)
   assert not (labels == 7).any()
-  found = report(logits, labels)
-  assert found.best == "temperature"
-  assert "1 of 100 classes never occur as a label: 7" in found.notes[0]
-  assert len(found.by_class) <= 99
-  assert "more</summary>" in found.html()
+  result = report(logits, labels)
+  assert result.best == "temperature"
+  assert "1 of 100 classes never occur as a label: 7" in result.notes[0]
+  assert len(result.by_class) <= 99
+  assert "more</summary>" in result.html()
 
 
 @pytest.mark.slow
 def test_a_million_examples():
   logits, labels = overconfident(0, 1_000_000)
   start = time.process_time()
-  found = calibration.report(logits, labels)
+  result = calibration.report(logits, labels)
   # A minute of two cores, whatever else they have to do.
   assert time.process_time() - start < 120
-  value, low, high = found.metrics["accuracy"]
+  value, low, high = result.metrics["accuracy"]
   assert high - low == pytest.approx(
     2 * 1.96 * np.sqrt(value * (1 - value)) / 1e3, rel=0.01
   )
-  gap = found.metrics["overconfidence"]
+  gap = result.metrics["overconfidence"]
   confidence = np.asarray(jax.nn.softmax(logits)).max(axis=1)
   residual = confidence - (logits.argmax(axis=1) == labels)
   expected = 2 * 1.96 * residual.std() / 1e3
   assert gap.high - gap.low == pytest.approx(expected, rel=0.1)
-  temperature = found.metrics["temperature"]
+  temperature = result.metrics["temperature"]
   assert temperature.low < 2 < temperature.high
   assert temperature.high - temperature.low < 0.02
 
