@@ -21,6 +21,7 @@ import numpy as np
 
 from experiments.config import ORTHOGRAD, SGD, Config, Run
 from experiments.engine import evaluate, memory, train
+from experiments.engine.convolutions import CONVOLUTIONS
 
 # GFLOP of a training step, for one image.
 GFLOP = {"resnet18": 3.34, "wrn28_10": 31.5, "small": 0.0039}
@@ -64,11 +65,11 @@ def measure(config: Config, ways: str, runs: int, plain: bool, repeats: int):
   return times[1:], compiling, size
 
 
-def measure_evaluation(config, ways: str, runs: int, chunk: int, repeats: int):
+def measure_evaluation(config, runs: int, chunk: int, repeats: int):
   """Seconds of a set's logits, of all its rows, and to compile both."""
   evaluate.CHUNK = chunk
   engine, images, placed = begin(config, "auto", runs)
-  evaluator = evaluate.Evaluator(engine, ways)
+  evaluator = evaluate.Evaluator(engine)
   weights = engine.init(placed).evaluated
   pixels = np.resize(
     images.test_images, (IMAGES, *images.test_images.shape[1:])
@@ -93,25 +94,22 @@ def measure_evaluation(config, ways: str, runs: int, chunk: int, repeats: int):
 
 
 def print_evaluation(config: Config, args: argparse.Namespace) -> None:
-  """Prints a row for each way, chunk and number of runs."""
+  """Prints a row for each chunk and number of runs."""
   floor = GFLOP[args.model] / 3 * IMAGES / PEAK.get(device_kind(), np.nan)
   print(
-    f"{IMAGES:,} images; arithmetic floor {floor:.1f} ms a run\n\n| method | "
-    "images at once | runs | logits, ms a run | × floor | rows too, ms a run |"
-    " first, s |\n|---|---:|---:|---:|---:|---:|---:|"
+    f"{IMAGES:,} images; arithmetic floor {floor:.1f} ms a run\n\n| images at "
+    "once | runs | logits, ms a run | × floor | rows too, ms a run | first, s |"
+    "\n|---:|---:|---:|---:|---:|---:|"
   )
-  for ways in args.methods:
-    for chunk in args.evaluate:
-      for runs in args.runs:
-        *times, first = measure_evaluation(
-          config, ways, runs, chunk, args.repeats
-        )
-        logits, rows = (1e3 * seconds / runs for seconds in times)
-        print(
-          f"| {ways} | {chunk} | {runs} | {logits:.1f} | {logits / floor:.1f} |"
-          f" {rows:.1f} | {first:.0f} |",
-          flush=True,
-        )
+  for chunk in args.evaluate:
+    for runs in args.runs:
+      *times, first = measure_evaluation(config, runs, chunk, args.repeats)
+      logits, rows = (1e3 * seconds / runs for seconds in times)
+      print(
+        f"| {chunk} | {runs} | {logits:.1f} | {logits / floor:.1f} |"
+        f" {rows:.1f} | {first:.0f} |",
+        flush=True,
+      )
 
 
 def device_kind() -> str:
@@ -133,7 +131,9 @@ def main():
   parser.add_argument(
     "--methods",
     nargs="+",
-    help="ways to compute convolutions (all; with --evaluate, sequential)",
+    choices=list(CONVOLUTIONS),
+    default=list(CONVOLUTIONS),
+    help="ways to compute convolutions (all)",
   )
   parser.add_argument(
     "--precision", default="bfloat16", help="dtype (bfloat16)"
@@ -156,7 +156,6 @@ def main():
     model=args.model, precision=args.precision, per_class=args.per_class
   )
   if args.evaluate is not None:
-    args.methods = args.methods or ["sequential"]
     args.evaluate = args.evaluate or [evaluate.CHUNK]
     return print_evaluation(config, args)
   steps, device = config.steps, device_kind()
@@ -171,7 +170,7 @@ def main():
     " alone, ms | ⊥Grad adds | compile, s | GB | estimate, GB |"
   )
   print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
-  for method in args.methods or train.CONVOLUTIONS:
+  for method in args.methods:
     for runs in args.runs:
       try:
         measured = [

@@ -72,15 +72,7 @@ GROUP_OPTIONS = (
   argument(
     "--convolutions",
     default="auto",
-    choices=[
-      "auto",
-      "grouped",
-      "mixed",
-      "pallas",
-      "patches",
-      "sequential",
-      "unrolled",
-    ],
+    choices=["auto", "direct", "mixed", "pallas", "patches"],
     help="how the convolutions of many runs are computed (auto)",
   ),
   argument(

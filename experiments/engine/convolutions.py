@@ -2,7 +2,7 @@
 
 All take images (images, rows, columns, channels) and a kernel (size, size,
 channels, features), pad to keep the size, and are mapped over runs. Which is
-fastest depends on the device and on the shapes.
+fastest depends on the device and on the shapes: `python -m benchmarks.engine`.
 """
 
 from collections.abc import Callable, Sequence
@@ -107,6 +107,7 @@ def _unroll_over_runs(function: Callable[..., Array]) -> Callable[..., Array]:
 
 @functools.cache
 def _unrolled(stride: int) -> Callable[[Array, Array], Array]:
+  """Returns XLA's own convolution, called separately for each run."""
   direct = functools.partial(direct_conv, stride=stride)
   forward = _unroll_over_runs(direct)
   to_x = _unroll_over_runs(lambda x, k, g: jax.vjp(direct, x, k)[1](g)[0])
@@ -119,22 +120,18 @@ def _unrolled(stride: int) -> Callable[[Array, Array], Array]:
   return conv
 
 
-def unrolled_conv(x: Array, kernel: Array, stride: int) -> Array:
-  """Calls XLA's own convolution, separately for each run."""
-  return _unrolled(stride)(x, kernel)
-
-
 def mixed_conv(x: Array, kernel: Array, stride: int) -> Array:
   """Unrolls large images over runs, and computes small ones by patches.
 
   Patches of a large image take longer to write than to multiply. A small image
   of one run does not fill a GPU.
   """
-  large = is_large(x.shape, kernel.shape[0])
-  return (unrolled_conv if large else patches_conv)(x, kernel, stride)
+  if _is_large(x.shape, kernel.shape[0]):
+    return _unrolled(stride)(x, kernel)
+  return patches_conv(x, kernel, stride)
 
 
-def is_large(shape: Sequence[int], size: int) -> bool:
+def _is_large(shape: Sequence[int], size: int) -> bool:
   """Returns whether this convolution is slower by patches."""
   return shape[1] >= 16 and shape[3] >= 16 and size > 1
 
@@ -172,10 +169,10 @@ def keeps_patches(
   name: str, x: Any, size: int, stride: int, features: int
 ) -> bool:
   """Returns whether a convolution keeps its patches for the gradient."""
-  if name == "pallas" and fits_pallas(x, size, stride, features):
+  fits = fits_pallas(x, size, stride, features)
+  if name == "direct" or (name == "pallas" and fits):
     return False
-  small = name in ("mixed", "pallas") and not is_large(x.shape, size)
-  return name == "patches" or small
+  return name == "patches" or not _is_large(x.shape, size)
 
 
 @functools.cache
@@ -376,5 +373,4 @@ CONVOLUTIONS = {
   "mixed": mixed_conv,
   "pallas": pallas_conv,
   "patches": patches_conv,
-  "unrolled": unrolled_conv,
 }

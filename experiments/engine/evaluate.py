@@ -119,15 +119,15 @@ class Evaluator:
 
   Attributes:
     engine: engine of the runs.
-    convolutions: "sequential", or the engine's.
+    sequential: whether runs are evaluated one after the other.
   """
 
-  def __init__(self, engine: train.Engine, convolutions: str | None = None):
+  def __init__(self, engine: train.Engine, sequential: bool | None = None):
     self.engine = engine
     on_cpu = jax.default_backend() == "cpu"
-    default = engine.convolutions if on_cpu else "sequential"
-    self.convolutions = convolutions or default
-    self.model = train.make_model(engine.config, self.convolutions)
+    self.sequential = not on_cpu if sequential is None else sequential
+    convolutions = "direct" if self.sequential else engine.convolutions
+    self.model = train.make_model(engine.config, convolutions)
     self._logits = jax.jit(
       jax.shard_map(
         self._apply,
@@ -188,14 +188,14 @@ class Evaluator:
 
   def _each_run(self, function, runs):
     """Maps a function over the runs: together, or one after the other."""
-    alone = self.convolutions == "sequential"
     with train.precision(self.engine.config):
-      return jax.lax.map(function, runs) if alone else jax.vmap(function)(runs)
+      if self.sequential:
+        return jax.lax.map(function, runs)
+      return jax.vmap(function)(runs)
 
   def _chunk(self, images: int) -> int:
     """Returns how many of a device's images are evaluated at once."""
-    runs_at_once = 1 if self.convolutions == "sequential" else 10
-    return min(CHUNK // runs_at_once, images)
+    return min(CHUNK // (1 if self.sequential else 10), images)
 
   def logits(self, weights: train.Weights, images: Any) -> jax.Array:
     """Logits (runs, images, classes) of images, uint8."""
@@ -342,11 +342,7 @@ def rows(
   evaluated: Evaluated,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
   """Returns the contents of the rows of each run, and of each ensemble."""
-  leaves, treedef = jax.tree.flatten(train.gather(evaluated.metrics))
-  contents = [
-    treedef.unflatten([shortest(leaf[i]) for leaf in leaves])
-    for i in range(len(leaves[0]))
-  ]
+  contents = by_run(train.gather(evaluated.metrics))
   norms = train.gather(evaluated.norms)
   runs, ensembles = contents[: len(norms)], contents[len(norms) :]
   for content, norm in zip(runs, norms, strict=True):
@@ -356,6 +352,15 @@ def rows(
     for content, own in zip(runs, train.gather(evaluated.own), strict=True):
       content["metrics"]["temperature_own"] = shortest(own)
   return runs, ensembles
+
+
+def by_run(tree: Any) -> list[Any]:
+  """Returns the tree of each run, of arrays whose first axis is the run."""
+  leaves, treedef = jax.tree.flatten(tree)
+  return [
+    treedef.unflatten([shortest(leaf[i]) for leaf in leaves])
+    for i in range(len(leaves[0]))
+  ]
 
 
 def shortest(values: np.ndarray) -> Any:

@@ -31,8 +31,8 @@ class Options:
   ensembles, which need groups of their size.
 
   Attributes:
-    convolutions: how they are computed: one of :data:`train.CONVOLUTIONS`, or
-      "auto".
+    convolutions: how they are computed: a key of `convolutions.CONVOLUTIONS`,
+      or "auto".
     batch_devices: how many devices share each batch.
     group_size: runs that train together; None for
       :func:`memory.runs_that_fit`.
@@ -50,37 +50,10 @@ class Options:
   corrupted: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Workshop:
-  """What the groups of a study share.
-
-  Attributes:
-    study: the study to run.
-    folder: folder of the study.
-    options: how it is run.
-    rows: the folder's rows.
-    data: images to train on.
-    sets: images to evaluate on.
-    engine: trains.
-    evaluator: evaluates.
-    say: prints progress.
-  """
-
-  study: Study
-  folder: pathlib.Path
-  options: Options
-  rows: Rows
-  data: datasets.Images
-  sets: evaluate.Sets
-  engine: train.Engine
-  evaluator: evaluate.Evaluator
-  say: Callable[[str], object]
-
-
 def manifest(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
   """Returns what identifies the checkpoints of a group."""
   return {
-    "format": 5,  # the first one without settings of MbLS
+    "format": 6,  # the first one without Orbax
     "config_hash": study.config.hash,
     "diagnostics": study.diagnostics,
     "runs": [[dataclasses.asdict(run.method), run.seed] for run in runs],
@@ -111,24 +84,37 @@ def _folder_name(manifest: bytes) -> str:
   return hashlib.sha256(manifest).hexdigest()[:16]
 
 
+@dataclasses.dataclass
 class Group:
-  """Runs that train together, and their checkpoints."""
+  """Runs that train together, as one program, and their checkpoints."""
 
-  def __init__(self, shop: Workshop, runs: list[Run], label: str):
-    self.shop, self.study, self.runs, self.label = shop, shop.study, runs, label
-    self.missing = Missing(shop.study, shop.rows.keys)
+  runs: list[Run]
+  label: str  # in progress
+  _: dataclasses.KW_ONLY
+  study: Study
+  output: pathlib.Path  # folder of the study
+  options: Options
+  rows: Rows
+  data: datasets.Images  # to train on
+  sets: evaluate.Sets  # to evaluate on
+  engine: train.Engine
+  evaluator: evaluate.Evaluator
+  say: Callable[[str], object]
+
+  def __post_init__(self):
+    self.missing = Missing(self.study, self.rows.keys)
     self.start = time.monotonic()
     self.pending: list[tuple[int, Any]] = []  # epochs without rows yet
-    text = json.dumps(manifest(shop.study, runs))
+    text = json.dumps(manifest(self.study, self.runs))
     name = _folder_name(text.encode())
-    self.folder = shop.folder / "checkpoints" / name
-    self.identity = {"group": name, "config_hash": shop.study.config.hash}
+    self.folder = self.output / "checkpoints" / name
+    self.identity = {"group": name, "config_hash": self.study.config.hash}
     if jax.process_index() == 0:
       self.folder.mkdir(parents=True, exist_ok=True)
       with replacing(self.folder / "runs.json") as temporary:
         temporary.write_text(text)
       for problem in remove_damaged(self.folder / "state", self.identity):
-        shop.say(f"{label}: {problem}")
+        self.say(f"{self.label}: {problem}")
     meet(name)
 
   def complete(self) -> None:
@@ -137,31 +123,30 @@ class Group:
     If the program fails, at any epoch, it is compiled again without the
     engine's compiler options, and training resumes from the last checkpoint.
     """
-    engine = self.shop.engine
     try:
       return self._complete()
     except jax.errors.JaxRuntimeError as error:
-      if not engine.options or jax.process_count() > 1:
+      if not self.engine.options or jax.process_count() > 1:
         raise
       reason = str(error).partition("\n")[0]
     # Outside of `except`: the error's frames keep arrays on the device.
-    self.shop.say(
+    self.say(
       f"{self.label}: failed with compiler options ({reason}); trains without "
       "them from the last checkpoint"
     )
-    engine.set_options({})
+    self.engine.set_options({})
     self.pending.clear()
     return self._complete()
 
   def _complete(self) -> None:
-    engine, epochs = self.shop.engine, self.study.config.epochs
-    every = self.shop.options.checkpoint_every or max(10, epochs // 20)
-    runs = engine.place(self.runs, self.shop.data.train_labels)
-    images = engine.replicate(self.shop.data.train_images)
-    labels = engine.replicate(self.shop.data.train_labels)
+    engine, epochs = self.engine, self.study.config.epochs
+    every = self.options.checkpoint_every or max(10, epochs // 20)
+    runs = engine.place(self.runs, self.data.train_labels)
+    images = engine.replicate(self.data.train_images)
+    labels = engine.replicate(self.data.train_labels)
+    own = functools.partial(self._own_temperatures, runs, images, labels)
     with Checkpoints(self.folder / "state", self.identity) as checkpoints:
       done, state = self._restore(checkpoints, runs)
-      own = functools.partial(self._own_temperatures, runs, images, labels)
       self._evaluate(done, state, own)
       eta = Eta(epochs - done)
       for epoch in range(done + 1, epochs + 1):
@@ -176,8 +161,7 @@ class Group:
           self._ask_for_sets()
         if save:
           checkpoints.save(epoch, state)
-        if evaluated:
-          self._evaluate(epoch, state, own)
+        self._evaluate(epoch, state, own)
         if evaluated or save:
           eta.restart()
 
@@ -185,16 +169,15 @@ class Group:
     self, checkpoints: Checkpoints, runs: train.Runs
   ) -> tuple[int, train.State]:
     """Returns the last epoch and state from which all missing rows follow."""
-    engine = self.shop.engine
     usable = (e for e in checkpoints.epochs if not self._lacks_rows_before(e))
     done = next(usable, 0)
     if not done:
-      return 0, engine.init(runs)
+      return 0, self.engine.init(runs)
     shapes = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=engine.by_run),
-      jax.eval_shape(engine.init, runs),
+      lambda x: x.update(sharding=self.engine.by_run),
+      jax.eval_shape(self.engine.init, runs),
     )
-    self.shop.say(f"{self.label}: resumes after epoch {done}")
+    self.say(f"{self.label}: resumes after epoch {done}")
     return done, checkpoints.restore(done, shapes)
 
   def _lacks_rows_before(self, done: int) -> bool:
@@ -202,12 +185,11 @@ class Group:
 
     This happens if a study is evaluated more often than before.
     """
-    wanted = [run for run in self.runs if run in self.study.runs]
+    epochs = [e for e in self.study.epochs_evaluated() if e <= done]
     return any(
       "train" in missing or (epoch < done and missing)
-      for epoch in self.study.epochs_evaluated()
-      if epoch <= done
-      for run in wanted
+      for run in {*self.runs} & {*self.study.runs}
+      for epoch in epochs
       for missing in [self.missing.datasets(run, epoch)]
     )
 
@@ -222,31 +204,25 @@ class Group:
     while len(self.pending) > ahead:
       epoch, metrics = self.pending.pop(0)
       metrics = train.gather(metrics)
-      self.shop.say(f"{self.label}: {self._line(epoch, metrics, eta)}")
+      self.say(f"{self.label}: {self._line(epoch, metrics, eta)}")
       self._note_diverged(epoch, metrics)
       if all(map(self.missing.diverged, self.runs)):
-        self.shop.say(f"{self.label}: every run has diverged")
+        self.say(f"{self.label}: every run has diverged")
         return False
       if epoch in self.study.epochs_evaluated():
         spent = {"epoch_seconds": eta.epoch}
-        contents = [content | spent for content in self._training(metrics)]
+        contents = [it | spent for it in _training(metrics)]
         self._append("train", epoch, contents)
     return True
 
   def _note_diverged(self, epoch: int, metrics: dict[str, np.ndarray]) -> None:
     finite = np.isfinite(metrics["loss"]) & np.isfinite(metrics["weight_norm"])
-    contents = self._training(metrics)
+    contents = zip(self.runs, _training(metrics), finite, strict=False)
     self._write(
-      self._row(run, epoch, "diverged", contents[i])
-      for i, run in enumerate(self.runs)
-      if not finite[i] and not self.missing.diverged(run)
+      self._row(run, epoch, "diverged", content)
+      for run, content, is_finite in contents
+      if not is_finite and not self.missing.diverged(run)
     )
-
-  def _training(self, metrics: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    return [
-      {"metrics": {k: evaluate.shortest(v[i]) for k, v in metrics.items()}}
-      for i in range(len(self.runs))
-    ]
 
   def _own_temperatures(
     self, runs: train.Runs, images, labels, weights: train.Weights
@@ -256,37 +232,35 @@ class Group:
       source = load_study(self.study.temperatures_of)
       known = tuning.temperatures(source)
       own = np.array([known[int(s)] for s in train.gather(runs.seed)])
-      return train.put(own.astype(np.float32), self.shop.engine.by_run)
+      return train.put(own.astype(np.float32), self.engine.by_run)
     if runs.own is None:
       return None
-    return self.shop.evaluator.temperatures(weights, runs.own, images, labels)
+    return self.evaluator.temperatures(weights, runs.own, images, labels)
 
   def _evaluate(self, epoch: int, state: train.State, own_temperatures) -> None:
-    """Makes missing rows. While one set is computed, the next is sent."""
+    """Makes missing rows. While one set is computed, the one before is sent."""
     if epoch not in self.study.epochs_evaluated():
       return
-    missing = {
-      dataset
-      for run in self.runs
-      for dataset in self.missing.datasets(run, epoch)
-    }
-    datasets = [d for d in self.study.datasets(epoch)[1:] if d in missing]
+    lacking = (self.missing.datasets(run, epoch) for run in self.runs)
+    wanted = set().union(*lacking) - {"train"}
+    if not wanted:
+      return
     ensembles = tuple(members for _, members in self._ensembles())
-    sets, clean, before = self.shop.sets, None, None
-    own = own_temperatures(state.evaluated) if datasets else None
+    own = own_temperatures(state.evaluated)
+    clean, finish = None, lambda: None
     # Clean images come first: corrupted ones are also scaled by their T.
-    for dataset in dict.fromkeys(["clean", *datasets] if datasets else []):
-      sets.ask([dataset])
-      evaluated = self.shop.evaluator(
-        state.evaluated, *sets[dataset], clean, ensembles, own
+    for dataset in self.study.datasets(epoch)[1:]:
+      if dataset not in wanted | {"clean"}:
+        continue
+      self.sets.ask([dataset])
+      evaluated = self.evaluator(
+        state.evaluated, *self.sets[dataset], clean, ensembles, own
       )
       clean = clean or evaluated
       self._ask_for_sets()
-      if before is not None:
-        self._finish(epoch, *before)
-      before = dataset, evaluated
-    if before is not None:
-      self._finish(epoch, *before)
+      finish()
+      finish = functools.partial(self._finish, epoch, dataset, evaluated)
+    finish()
 
   def _ask_for_sets(self) -> None:
     """Has corrupted images made, in another thread.
@@ -295,7 +269,7 @@ class Group:
     on an idle machine. Programs that are compiled later wait for the sets: the
     clean images are then the last in the queue.
     """
-    self.shop.sets.ask(self.study.datasets(self.study.config.epochs)[2:])
+    self.sets.ask(self.study.datasets(self.study.config.epochs)[2:])
 
   def _ensembles(self) -> list[tuple[str, tuple[int, ...]]]:
     """Names of the ensembles in rows, and the numbers of their runs."""
@@ -315,7 +289,7 @@ class Group:
   ) -> None:
     """Writes the rows of one set of images."""
     contents, pooled = evaluate.rows(evaluated)
-    if self.shop.options.save_logits:
+    if self.options.save_logits:
       self._save_logits(dataset, epoch, train.gather(evaluated.logits))
     ensembles = [
       self._row(self.runs[members[0]], epoch, dataset, content)
@@ -328,7 +302,7 @@ class Group:
     # Ensembles come before the runs: a crash then cuts off rows of runs, which
     # makes all of them again.
     self._append(dataset, epoch, contents, first=ensembles)
-    self.shop.say(f"{self.label}: evaluated on {dataset}")
+    self.say(f"{self.label}: evaluated on {dataset}")
 
   def _append(self, dataset, epoch, contents, first=()) -> None:
     new = [
@@ -341,7 +315,7 @@ class Group:
   def _save_logits(self, dataset: str, epoch: int, logits: np.ndarray) -> None:
     if jax.process_index() > 0:
       return
-    folder = self.shop.folder / "logits"
+    folder = self.output / "logits"
     folder.mkdir(exist_ok=True)
     for run, array in zip(self.runs, logits, strict=False):
       name = dataset.replace("/", "-")
@@ -363,8 +337,8 @@ class Group:
       "config_hash": config.hash,
       "settings": dataclasses.asdict(run.method),
       "precision": config.precision,
-      "convolutions": self.shop.engine.convolutions,
-      "corruptions": "published" if self.shop.options.corrupted else "made",
+      "convolutions": self.engine.convolutions,
+      "corruptions": "published" if self.options.corrupted else "made",
       "runs_at_once": len(self.runs),
       "wall_time": round(time.monotonic() - self.start, 3),
       "time": now(),
@@ -373,24 +347,26 @@ class Group:
 
   def _write(self, rows: Iterable[dict[str, Any]]) -> None:
     if jax.process_index() == 0:
-      self.shop.rows.append(rows)
+      self.rows.append(rows)
     else:  # The other processes only note which rows there are.
-      self.shop.rows.note(rows)
+      self.rows.note(rows)
 
   def _line(self, epoch: int, metrics: dict[str, np.ndarray], eta: Eta) -> str:
     config = self.study.config
     words = [f"epoch {epoch}/{config.epochs}"]
     for name in dict.fromkeys(run.method.name for run in self.runs):
       mine = [i for i, run in enumerate(self.runs) if run.method.name == name]
-      loss, top1 = (
-        float(np.mean(metrics[key][mine])) for key in ("loss", "top1")
-      )
+      loss, top1 = (np.mean(metrics[key][mine]) for key in ("loss", "top1"))
       words.append(f"{name} training loss {loss:.3f} and accuracy {top1:.1f} %")
     seconds = eta.tick()
     if eta.epoch is not None:  # The first epoch is compiled, too.
       images = config.images * len(self.runs)
       words.append(f"{images / seconds:,.0f} img/s")
     return " · ".join([*words, str(eta)])
+
+
+def _training(metrics: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+  return [{"metrics": its} for its in evaluate.by_run(metrics)]
 
 
 def meet(name: str) -> None:

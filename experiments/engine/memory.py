@@ -1,6 +1,5 @@
 """Estimates the memory of a run, and how many runs fit on a device."""
 
-from collections.abc import Callable
 import os
 from typing import Any
 
@@ -26,8 +25,10 @@ def bytes_per_run(config: Config, method: Method, convolutions: str) -> int:
   model = train.make_model(config, convolutions)
   activations = 0  # bytes
 
-  def count(module, x, out):
+  def spy(call, args, kwargs, context):
+    """Counts what a layer keeps of its input and output."""
     nonlocal activations
+    module, x, out = context.module, args[0], call(*args, **kwargs)
     if isinstance(module, models.Conv):
       width = jnp.dtype(model.dtype).itemsize
       patches = keeps_patches(
@@ -37,46 +38,20 @@ def bytes_per_run(config: Config, method: Method, convolutions: str) -> int:
       activations += width * int(x.size * times + out.size)
     elif isinstance(module, models.BatchNorm):
       activations += out.size * out.dtype.itemsize
+    return out
 
-  shapes = _trace(model, (config.batch_size, *config.data.shape), count)
+  with nn.intercept_methods(spy):
+    images = jnp.zeros((config.batch_size, *config.data.shape))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), images)
   kinds = models.kinds(model, shapes["params"])
   optimizer = methods.base(method.resolve(config), kinds)
   state = jax.eval_shape(optimizer.init, shapes["params"])
-  if convolutions == "sequential":  # Only one run is active at a time.
-    activations = 0
   copies = COPIES + (method.wrapper != "none")
   return int(PEAK * activations + copies * _bytes(shapes) + _bytes(state))
 
 
 def _bytes(tree: Any) -> int:
   return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
-
-
-def products_per_image(config: Config) -> int:
-  """Returns the multiplications of a network's convolutions for one image."""
-  model = train.make_model(config, "grouped")
-  products = 0
-
-  def count(module, x, out):
-    nonlocal products
-    if isinstance(module, models.Conv):
-      products += out.size * module.size**2 * x.shape[3]
-
-  _trace(model, (1, *config.data.shape), count)
-  return products
-
-
-def _trace(model: models.ResNet, shape: Any, see: Callable[..., None]) -> Any:
-  """Returns shapes of the variables; shows each layer's input and output."""
-
-  def spy(call, args, kwargs, context):
-    out = call(*args, **kwargs)
-    see(context.module, args[0], out)
-    return out
-
-  with nn.intercept_methods(spy):
-    images = jnp.zeros(shape)
-    return jax.eval_shape(lambda k: model.init(k, images), jax.random.key(0))
 
 
 def device_memory() -> int:

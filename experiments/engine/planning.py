@@ -7,11 +7,10 @@ import pathlib
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from experiments import registry, rows
-from experiments.config import Config, Study
+from experiments.config import Study
 from experiments.engine import memory, runner, train
 from experiments.engine.group import Options
 
@@ -19,8 +18,7 @@ from experiments.engine.group import Options
 def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
   """Returns runs, steps, memory, and the time as estimated from a few steps.
 
-  A CPU would compile a large network for minutes, so there its time is the time
-  of the arithmetic alone.
+  A CPU would compile a large network for minutes, so there is no time for it.
   """
   stored = rows.Rows(folder / "rows.jsonl", write=False)
   missing = runner.Missing(study, stored.keys)
@@ -36,27 +34,25 @@ def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
     f"training   {describe_groups(map(len, groups))}",
     f"steps      {steps:,} a run",
   ]
-  if groups:
-    ways = train.choose_convolutions(options.convolutions, config)
-    share = -(-len(groups[0]) // mesh.shape["run"])
-    size = share * memory.bytes_per_run(config, groups[0][0].method, ways)
-    lines.append(
-      f"memory     about {size / 1e9:.1f} of "
-      f"{memory.device_memory() / 1e9:.1f} GB a device, by {ways}"
-    )
-    if jax.default_backend() == "cpu" and config.model != "small":
-      seconds, least = len(groups[0]) * arithmetic(config), "at least "
-    else:
-      seconds, compiling = measure(study, groups[0], mesh, options)
-      least = ""
-      lines.append(f"compiling  {compiling:.0f} s")
-    total = steps * sum(seconds * len(g) / len(groups[0]) for g in groups)
-    lines += [
-      f"a step     {least}{1e3 * seconds:.1f} ms, "
-      f"{1e3 * seconds / len(groups[0]):.2f} ms a run",
-      f"in all     {least}{total / 60:.1f} minutes of training, without "
-      "evaluation",
-    ]
+  if not groups:
+    return "\n".join(lines)
+  ways = train.choose_convolutions(options.convolutions, config)
+  share = -(-len(groups[0]) // mesh.shape["run"])
+  size = share * memory.bytes_per_run(config, groups[0][0].method, ways)
+  lines.append(
+    f"memory     about {size / 1e9:.1f} of "
+    f"{memory.device_memory() / 1e9:.1f} GB a device, by {ways}"
+  )
+  if jax.default_backend() == "cpu" and config.model != "small":
+    return "\n".join([*lines, "a step     not measured: this takes a GPU"])
+  seconds, compiling = measure(study, groups[0], mesh, options)
+  per_run = seconds / len(groups[0])
+  total = steps * per_run * sum(map(len, groups))
+  lines += [
+    f"compiling  {compiling:.0f} s",
+    f"a step     {1e3 * seconds:.1f} ms, {1e3 * per_run:.2f} ms a run",
+    f"in all     {total / 60:.1f} minutes of training, without evaluation",
+  ]
   return "\n".join(lines)
 
 
@@ -64,35 +60,16 @@ def describe_groups(sizes: Iterable[int]) -> str:
   """Describes the groups that train one after another, by size.
 
   Examples:
-    >>> print(describe_groups([10]))
-    1 group of 10
     >>> print(describe_groups([10, 10, 4]))
     2 groups of 10, 1 group of 4
     >>> print(describe_groups([]))
     no groups: every run is complete
   """
-  counts = collections.Counter(sizes)
   texts = [
     f"{count} group{'s' if count > 1 else ''} of {size}"
-    for size, count in counts.items()
+    for size, count in collections.Counter(sizes).items()
   ]
   return ", ".join(texts) or "no groups: every run is complete"
-
-
-def arithmetic(config: Config, size: int = 2048) -> float:
-  """Returns the seconds that this device multiplies for a step of one run.
-
-  Its speed is the speed of a float32 product of two `size` × `size` matrices.
-  """
-  matrix = jnp.ones((size, size))
-  times = []
-  for _ in range(3):
-    start = time.perf_counter()
-    jax.block_until_ready(matrix @ matrix)
-    times.append(time.perf_counter() - start)
-  # The gradient takes two more products for each product.
-  products = 3 * config.batch_size * memory.products_per_image(config)
-  return products / size**3 * min(times)
 
 
 def measure(study, runs, mesh, options) -> tuple[float, float]:

@@ -17,8 +17,7 @@ import jax
 from experiments.config import Run, Study, load_settings
 from experiments.datasets import frost
 from experiments.engine import evaluate, train
-from experiments.engine.checkpoints import remove_unfinished
-from experiments.engine.group import Group, Options, Workshop, begun, meet
+from experiments.engine.group import Group, Options, begun, meet
 from experiments.engine.memory import runs_that_fit
 from experiments.engine.progress import Progress
 from experiments.files import UserError, locked, remove_leftovers, replacing
@@ -83,9 +82,7 @@ def run_study(
     for others in rows.left_out(load_settings(folder)) if writes else ():
       say(f"{study.name}: also there: {others}; `report` leaves them out")
     if groups:
-      with _workshop(study, folder, rows, mesh, options, say) as shop:
-        for number, runs in enumerate(groups, 1):
-          Group(shop, runs, f"{study.name} {number}/{len(groups)}").complete()
+      _complete(study, folder, options, rows, mesh, groups, say)
   say(f"{study.name}: complete, {rows.path}")
   return rows.path
 
@@ -98,7 +95,7 @@ def _prepare(study: Study, folder: pathlib.Path) -> None:
   remove_leftovers(folder / "logits", "*.npy")
   for group in folder.glob("checkpoints/*"):
     remove_leftovers(group, "runs.json")
-    remove_unfinished(group / "state")
+    remove_leftovers(group / "state", "*")
 
 
 def write_settings(study: Study, folder: pathlib.Path) -> None:
@@ -107,8 +104,7 @@ def write_settings(study: Study, folder: pathlib.Path) -> None:
     temporary.write_text(json.dumps(dataclasses.asdict(study), indent=2))
 
 
-@contextlib.contextmanager
-def _workshop(study, folder, rows, mesh, options, say) -> Iterator[Workshop]:
+def _complete(study, folder, options, rows, mesh, groups, say) -> None:
   data = train.load_dataset(study.config)
   if "frost" in study.corruptions and not options.corrupted:
     frost.load_frost()  # If it is missing, say so before training.
@@ -120,9 +116,20 @@ def _workshop(study, folder, rows, mesh, options, say) -> Iterator[Workshop]:
   )
   evaluator = evaluate.Evaluator(engine)
   with contextlib.closing(evaluate.Sets(data, options.corrupted)) as sets:
-    yield Workshop(
-      study, folder, options, rows, data, sets, engine, evaluator, say
-    )
+    for number, runs in enumerate(groups, 1):
+      Group(
+        runs,
+        f"{study.name} {number}/{len(groups)}",
+        study=study,
+        output=folder,
+        options=options,
+        rows=rows,
+        data=data,
+        sets=sets,
+        engine=engine,
+        evaluator=evaluator,
+        say=say,
+      ).complete()
 
 
 def make_groups(

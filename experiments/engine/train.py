@@ -30,21 +30,8 @@ from experiments import datasets, registry
 from experiments.config import Config, ConfigError, Method, Run
 from experiments.datasets import Images
 from experiments.engine import methods, models
-from experiments.engine.convolutions import has_pallas
+from experiments.engine.convolutions import CONVOLUTIONS, has_pallas
 
-# How convolutions of many runs are computed, and the name in
-# `convolutions.CONVOLUTIONS`. patches: one batched matrix product. unrolled:
-# one convolution for each run. mixed: either, by the size of the images.
-# pallas: our own kernels where shapes fit, else as mixed. grouped: one grouped
-# convolution. sequential: one run's epoch after the other's.
-CONVOLUTIONS = {
-  "patches": "patches",
-  "unrolled": "unrolled",
-  "mixed": "mixed",
-  "pallas": "pallas",
-  "grouped": "direct",
-  "sequential": "direct",
-}
 # For the training program on a GPU: CUDA graphs include convolutions, and run
 # independent kernels at the same time. On an H200, a step of ten ResNet-18s
 # takes 14 % less time and 17 % more memory.
@@ -187,10 +174,9 @@ def precision(config: Config) -> contextlib.AbstractContextManager:
 
 def make_model(config: Config, convolutions: str) -> models.ResNet:
   dtype = jnp.bfloat16 if config.precision == "bfloat16" else jnp.float32
-  method = CONVOLUTIONS[convolutions]
   return registry.MODELS[config.model](
     dtype=dtype,
-    method=method,
+    method=convolutions,
     axis_name="batch",
     classes=len(config.data.classes),
   )
@@ -272,7 +258,7 @@ class Engine:
     diagnostics: whether an epoch also returns how much of the gradient is along
       the weights, by kind of parameter.
     mesh: has axes `run` and `batch`.
-    convolutions: one of :data:`CONVOLUTIONS`.
+    convolutions: a key of `convolutions.CONVOLUTIONS`.
     options: compiler options of the training program.
     kinds: the kind of each parameter, a tree like the parameters.
   """
@@ -379,17 +365,10 @@ class Engine:
 
   def _epoch(self, state, runs, epoch, images, labels):
     """Trains an epoch. Returns the runs' states, losses and accuracies."""
-    together = functools.partial(
-      self._epoch_together, epoch=epoch, images=images, labels=labels
-    )
     with precision(self.config):
-      if self.convolutions != "sequential":
-        return together(state, runs)
-      alone = jax.tree.map(lambda x: x[:, None], (state, runs))
-      stacked = jax.lax.map(lambda one: together(*one), alone)
-      return jax.tree.map(lambda x: x[:, 0], stacked)
+      return self._steps(state, runs, epoch, images, labels)
 
-  def _epoch_together(self, state: State, runs: Runs, epoch, images, labels):
+  def _steps(self, state: State, runs: Runs, epoch, images, labels):
     config, method = self.config, runs.method
     gradients = functools.partial(self._gradients, images=images)
     if runs.labels is not None:

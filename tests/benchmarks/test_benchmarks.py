@@ -163,7 +163,7 @@ def test_peers_must_do_the_same():
 
 @pytest.mark.slow
 def test_steps_of_the_engine(monkeypatch, capsys):
-  words = "engine --runs 2 --methods sequential --precision float32"
+  words = "engine --runs 2 --methods patches --precision float32"
   words += " --per-class 7 --repeats 1"
   monkeypatch.setattr(sys, "argv", words.split())
   engine.main()

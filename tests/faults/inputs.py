@@ -29,7 +29,7 @@ from experiments.datasets import (
   records,
   sources,
 )
-from experiments.engine import checkpoints, group, runner
+from experiments.engine import group, runner
 from experiments.files import UserError
 from experiments.rows import kept, storing
 
@@ -115,18 +115,7 @@ def json_readers(folder: pathlib.Path) -> list[Reader]:
   rows.write(measured, (row | {"seed": seed} for seed in range(3)))
   text = json.dumps(group.manifest(study, study.runs))
   name = hashlib.sha256(text.encode()).hexdigest()[:16]
-  state = folder / "state" / "1"
-  for path in (folder / "checkpoints" / name, state / "d"):
-    path.mkdir(parents=True)
-  (state / "d" / "x").write_bytes(b"numbers")
-  identity = {"group": name, "config_hash": study.config.hash}
-  without = {checkpoints.DIGESTS}
-  digests = json.dumps(checkpoints._content(state, identity, 1, without))
-
-  def check_digests() -> None:
-    if what := checkpoints._problem(state, identity):
-      raise UserError(what)
-
+  (folder / "checkpoints" / name).mkdir(parents=True)
   return [
     Reader(
       "rows.jsonl",
@@ -145,12 +134,6 @@ def json_readers(folder: pathlib.Path) -> list[Reader]:
       folder / "study.json",
       json.dumps(dataclasses.asdict(study)).encode(),
       lambda: config.load_settings(folder),
-    ),
-    Reader(
-      "digests.json",
-      state / checkpoints.DIGESTS,
-      digests.encode(),
-      check_digests,
     ),
   ]
 

@@ -129,13 +129,12 @@ class Disturber:
     return process.communicate()[0]
 
   def flip(self) -> str | None:
-    """One bit of the last checkpoint, or one of each."""
+    """One bit of the last checkpoint, or of each."""
     return self._damage(lambda content: inputs.flip(content, self.random))
 
   def truncate(self) -> str | None:
-    """A file of the last checkpoint, or one of each; or it is gone."""
-    cut = lambda content: inputs.truncate(content, self.random)
-    return self._damage(cut if self.random.random() < 0.5 else None)
+    """The last checkpoint, or each."""
+    return self._damage(lambda content: inputs.truncate(content, self.random))
 
   def swap(self) -> str | None:
     """The last checkpoint is replaced by the one before, or another study's."""
@@ -145,19 +144,19 @@ class Disturber:
     source = self.random.choice([*sources, *before[1:]])
     if last is None:
       return None
-    shutil.rmtree(last)
-    shutil.copytree(source, last)
+    last.unlink()
+    shutil.copyfile(source, last)
     self.damaged = True
     return ""
 
   def link(self) -> str | None:
-    """The last checkpoint is damaged, and a link to a folder elsewhere."""
-    states = self._states()
-    if not states or self._damage(None) is None:
+    """The last checkpoint is damaged, and a link to a file elsewhere."""
+    if self.truncate() is None:
       return None
+    last = self._states()[-1]
     elsewhere = pathlib.Path(tempfile.mkdtemp(dir=self.folder.parent))
-    states[-1].rename(elsewhere / "state")
-    states[-1].symlink_to(elsewhere / "state")
+    last.rename(elsewhere / "state")
+    last.symlink_to(elsewhere / "state")
     return ""
 
   def _states(self) -> list[pathlib.Path]:
@@ -172,16 +171,11 @@ class Disturber:
     os.truncate(path, size - self.random.randint(1, min(size, 300)))
     return ""
 
-  def _damage(self, change: Callable[[bytes], bytes] | None) -> str | None:
-    """Changes a file of the last checkpoint, or one of each, or removes it."""
+  def _damage(self, change: Callable[[bytes], bytes]) -> str | None:
+    """Changes the last checkpoint, or each."""
     both = self._states()
-    for state in both if self.random.random() < 0.3 else both[-1:]:
-      files = [p for p in sorted(state.glob("**/*")) if p.is_file()]
-      path = self.random.choice([p for p in files if p.stat().st_size])
-      if change is None:
-        path.unlink()
-      else:
-        path.write_bytes(change(path.read_bytes()))
+    for path in both if self.random.random() < 0.3 else both[-1:]:
+      path.write_bytes(change(path.read_bytes()))
     self.damaged = bool(both)
     return "" if both else None
 
@@ -192,7 +186,7 @@ KINDS: dict[str, Callable[[Disturber], str | None]] = {
   "… hung up (SIGHUP)": Disturber.hang_up,
   "… out of disk": Disturber.fill_the_disk,
   "… with a flipped bit in a checkpoint": Disturber.flip,
-  "… with a checkpoint truncated, or parts gone": Disturber.truncate,
+  "… with a truncated checkpoint": Disturber.truncate,
   "… with a checkpoint of another epoch or study": Disturber.swap,
   "… with a link to a damaged checkpoint": Disturber.link,
   "… with a torn last line": Disturber.tear,

@@ -78,7 +78,7 @@ def test_logits_and_metrics(trained):
     train.normalize(images, tiny.CONFIG.data),
   )
   np.testing.assert_allclose(logits[2], expected, atol=1e-4)
-  alone = evaluate.Evaluator(engine, "sequential").logits(
+  alone = evaluate.Evaluator(engine, sequential=True).logits(
     state.weights, images[:20]
   )
   np.testing.assert_allclose(alone, logits[:, :20], atol=1e-4)

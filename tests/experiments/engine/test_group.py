@@ -131,7 +131,7 @@ def test_damaged_checkpoints(tmp_path, events):
     path.write_text("".join(f"{line}\n" for line in lines[:-4]))
     for epoch in damaged:
       (state,) = tmp_path.glob(f"checkpoints/*/state/{epoch}")
-      flip(max(state.glob("**/d/*"), key=lambda p: p.stat().st_size))
+      flip(state)
     events.clear()
     said = []
     runner.run_study(study, tmp_path, options, say=said.append)
@@ -190,12 +190,11 @@ def test_swapped_checkpoints(tmp_path, events):
   (state,) = (tmp_path / "a").glob("checkpoints/*/state")
   (other,) = (tmp_path / "b").glob("checkpoints/*/state/4")
   for source, message in (
-    (state / "3", "expected one of epoch 4, got one of epoch 3"),
-    (other, "expected one of group .*, got one of group"),
+    (state / "3", "expected epoch 4, got 3"),
+    (other, "expected group .*, got "),
   ):
     path.write_text("".join(f"{line}\n" for line in lines[:-4]))
-    shutil.rmtree(state / "4")
-    shutil.copytree(source, state / "4")
+    shutil.copyfile(source, state / "4")
     said = []
     runner.run_study(study, tmp_path / "a", options, say=said.append)
     assert any(re.search(message, text) for text in said), said
