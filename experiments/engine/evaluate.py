@@ -2,6 +2,9 @@
 
 One set of images is evaluated at a time, for all runs. Ensembles are evaluated
 from the runs' logits.
+
+In functions of one run, logits are (images, classes), and labels (images,).
+`fit` has the indices of one half of the images, `judge` those of the other.
 """
 
 from collections.abc import Iterable
@@ -35,17 +38,15 @@ SCALED = ("loss", "ece", "brier", "entropy", "max_softmax", "wrong_confidence")
 
 def images_of(
   dataset: str, test: datasets.Images, path: str | None = None
-) -> tuple[Any, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
   """Returns the images and labels of a set: "clean", or such as "fog/3".
+
+  Every group and study gets the same corrupted images.
 
   Args:
     dataset: the set's name in rows.
     test: has the test images.
     path: the folder of the published CIFAR-10-C; None to make it.
-
-  Returns:
-    Images (n, 32, 32, 3), uint8, and labels (n,). Every group and study gets
-    the same corrupted images.
   """
   if dataset == "clean":
     return test.test_images, test.test_labels
@@ -57,7 +58,7 @@ def images_of(
   key = jax.random.fold_in(jax.random.key(2019), number)
   key = jax.random.fold_in(key, int(severity))
   images = corruptions.corrupt(test.test_images, name, int(severity), key)
-  return images, test.test_labels
+  return np.asarray(images), test.test_labels
 
 
 class Sets:
@@ -68,7 +69,7 @@ class Sets:
   """
 
   def __init__(self, test: datasets.Images, path: str | None = None):
-    self._source = test, path
+    self._make = lambda name: images_of(name, test, path)
     self._asked: dict[str, concurrent.futures.Future[Any]] = {}
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
 
@@ -78,17 +79,13 @@ class Sets:
       if name not in self._asked:
         self._asked[name] = self._thread.submit(self._make, name)
 
-  def _make(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-    images, labels = images_of(name, *self._source)
-    return np.asarray(images), labels
-
   def __getitem__(self, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns images and labels of a set, as :func:`images_of`. May wait."""
-    asked = self._asked.get(name)
-    if asked is None or asked.exception() is not None:
+    self.ask([name])
+    if self._asked[name].exception() is not None:
       # It may have failed for lack of memory, which training used.
       return self._make(name)
-    return asked.result()
+    return self._asked[name].result()
 
   def close(self) -> None:
     self._thread.shutdown(cancel_futures=True)
@@ -155,32 +152,27 @@ class Evaluator:
     )
 
   def _apply(self, weights: train.Weights, images):
-    normalize = functools.partial(train.normalize, data=self.engine.config.data)
-
-    def one(weights):
-      logits = jax.lax.map(
-        lambda x: self.model.apply(weights._asdict(), normalize(x)), parts
-      )
-      return logits.reshape(len(images), -1)
-
     chunk = self._chunk(len(images))
     parts = images.reshape(-1, chunk, *images.shape[1:])
+
+    def one(weights):
+      def apply(x):
+        x = train.normalize(x, self.engine.config.data)
+        return self.model.apply(weights._asdict(), x)
+
+      return jax.lax.map(apply, parts).reshape(len(images), -1)
+
     return self._each_run(one, weights)
 
   def _temperatures(self, weights: train.Weights, own, images, labels):
     """Returns the temperature (runs,) that each run fits on its own images.
 
-    Args:
-      weights: weights of all runs.
-      own: (runs, images), indices.
-      images: training images.
-      labels: labels of the training images.
+    They are training images with the indices `own` (runs, images).
     """
-    data = self.engine.config.data
 
     def one(run):
       weights, own = run
-      x = train.normalize(images[own], data)
+      x = train.normalize(images[own], self.engine.config.data)
       logits = self.model.apply(weights._asdict(), x)
       return calibration.fit_temperature(logits, labels[own])
 
@@ -201,11 +193,7 @@ class Evaluator:
     """Logits (runs, images, classes) of images, uint8."""
     n, parts = len(images), self.engine.parts
     whole = parts * self._chunk(-(-n // parts))
-    images = np.asarray(images)
-    if extra := -n % whole:
-      images = np.concatenate(
-        [images, np.zeros_like(images[:1]).repeat(extra, 0)]
-      )
+    images = np.pad(images, [(0, -n % whole), (0, 0), (0, 0), (0, 0)])
     images = train.put(images, jax.NamedSharding(self.engine.mesh, P("batch")))
     return self._logits(weights, images)[:, :n]
 
@@ -218,7 +206,7 @@ class Evaluator:
     ensembles: tuple[tuple[int, ...], ...] = (),
     own: jax.Array | None = None,
   ) -> Evaluated:
-    """Logits and metrics, without waiting for them.
+    """Computes logits and metrics, without waiting for them.
 
     Args:
       weights: weights of all runs.
@@ -239,11 +227,11 @@ class Evaluator:
     by_image = self._by_image(*given, half)
     content["scaled_crossed"] = self._scaled(logits, y, by_image, ())
     if ensembles:
-      each = by_image[: len(alone)]
-      content["scaled_members"] = self._scaled(alone, y, each, ensembles)
+      content["scaled_members"] = self._scaled(
+        alone, y, by_image[: len(alone)], ensembles
+      )
     if own is not None:
-      each = own[:, None]
-      content["scaled_own"] = self._scaled(alone, y, each, ensembles)
+      content["scaled_own"] = self._scaled(alone, y, own[:, None], ensembles)
     return Evaluated(logits, content, self.norms(weights.params), own)
 
 
@@ -260,13 +248,8 @@ def with_ensembles(logits: jax.Array, ensembles: Any) -> jax.Array:
 def metrics(logits, labels, fit, judge, clean_temperature=None):
   """Returns the contents of a row, of one run's logits.
 
-  Args:
-    logits: (images, classes).
-    labels: (images,).
-    fit: indices of one half of the images, to fit a temperature on.
-    judge: indices of the other half, to measure scaled metrics on.
-    clean_temperature: fitted on the first half of the clean images; applied to
-      the other half of these images.
+  `clean_temperature` was fitted on the first half of the clean images. It is
+  applied to the other half of these images.
   """
   scale = functools.partial(_scaled, logits, labels)
   on_test = calibration.fit_temperature(logits, labels)
@@ -279,9 +262,7 @@ def metrics(logits, labels, fit, judge, clean_temperature=None):
     "scaled": scale(on_test, slice(None)),
     "scaled_half": scale(on_half, judge),
     "bins": {
-      "count": bins.count,
-      "confidence": bins.confidence,
-      "accuracy": bins.accuracy,
+      name: getattr(bins, name) for name in ("count", "confidence", "accuracy")
     },
   }
   if clean_temperature is not None:
@@ -293,12 +274,7 @@ def metrics(logits, labels, fit, judge, clean_temperature=None):
 def temperature_by_image(logits, labels, fit, judge, temperature):
   """Returns each image's temperature, fitted on the half that it is not in.
 
-  Args:
-    logits: (images, classes).
-    labels: (images,).
-    fit: indices of one half of the images.
-    judge: indices of the other half.
-    temperature: fitted on the first half.
+  `temperature` was fitted on the first half.
   """
   other = calibration.fit_temperature(logits[judge], labels[judge])
   return jnp.full(len(labels), temperature).at[fit].set(other)
@@ -309,11 +285,7 @@ def scaled(logits, labels, temperature, ensembles):
 
   The networks of an ensemble are scaled before they are averaged.
 
-  Args:
-    logits: (runs, images, classes).
-    labels: (images,).
-    temperature: (runs, images), or (runs, 1).
-    ensembles: for each, the numbers of its runs.
+  Logits are (runs, images, classes), temperatures (runs, images) or (runs, 1).
   """
   logits = with_ensembles(logits / temperature[..., None], ensembles)
   return jax.vmap(lambda z: _scaled(z, labels, 1.0, slice(None)))(logits)
@@ -343,14 +315,14 @@ def rows(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
   """Returns the contents of the rows of each run, and of each ensemble."""
   contents = by_run(train.gather(evaluated.metrics))
-  norms = train.gather(evaluated.norms)
-  runs, ensembles = contents[: len(norms)], contents[len(norms) :]
-  for content, norm in zip(runs, norms, strict=True):
-    content["metrics"]["weight_norm"] = shortest(norm)
-    content.pop("scaled_members", None)  # of one network: its scaled_crossed
+  of_runs = {"weight_norm": evaluated.norms}
   if evaluated.own is not None:
-    for content, own in zip(runs, train.gather(evaluated.own), strict=True):
-      content["metrics"]["temperature_own"] = shortest(own)
+    of_runs["temperature_own"] = evaluated.own
+  added = by_run(train.gather(of_runs))
+  runs, ensembles = contents[: len(added)], contents[len(added) :]
+  for content, its in zip(runs, added, strict=True):
+    content["metrics"] |= its
+    content.pop("scaled_members", None)  # of one network: its scaled_crossed
   return runs, ensembles
 
 

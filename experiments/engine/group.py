@@ -252,7 +252,6 @@ class Group:
     for dataset in self.study.datasets(epoch)[1:]:
       if dataset not in wanted | {"clean"}:
         continue
-      self.sets.ask([dataset])
       evaluated = self.evaluator(
         state.evaluated, *self.sets[dataset], clean, ensembles, own
       )

@@ -4,11 +4,20 @@ Each is an optax transformation from gradients to a *direction*, which includes
 weight decay. The engine multiplies the direction by -learning_rate × schedule
 and adds it to the parameters.
 
-Hyperparameters are scalars and may be traced, except booleans, so runs with
-different ones share a compiled program. `decay` is a tree of scalars like the
-parameters, so the head may have another weight decay. Kernels are HWIO, dense
-kernels (inputs, outputs): the output is the last axis. Gradients may have less
-precision than the parameters; states and directions have the parameters'.
+`decay` is a tree of scalars like the parameters, so the head may have another
+weight decay. It and the momentum may be traced, so runs with different ones
+share a compiled program. Kernels are HWIO, dense kernels (inputs, outputs): the
+output is the last axis. Gradients may have less precision than the parameters;
+states and directions have the parameters'.
+
+Examples:
+  >>> import jax.numpy as jnp
+  >>> params, grads = {"w": jnp.array(2.0)}, {"w": jnp.array(1.0)}
+  >>> optimizer = sgd({"w": 0.5}, momentum=0.9)
+  >>> state = optimizer.init(params)
+  >>> direction, state = optimizer.update(grads, state, params)
+  >>> print(direction["w"])
+  2.0
 """
 
 from typing import Any
@@ -49,90 +58,27 @@ def sgd(
 
   As ``torch.optim.SGD``: the direction is :math:`m_t`, or with Nesterov's
   momentum :math:`g_t + \lambda w_{t-1} + \mu m_t`.
-
-  Args:
-    decay: λ, a tree of scalars like the parameters.
-    momentum: μ, from 0 to 1.
-    nesterov: whether the momentum is Nesterov's.
-
-  Returns:
-    The transformation from gradients to directions.
-
-  Examples:
-    >>> import jax.numpy as jnp
-    >>> params, grads = {"w": jnp.array(2.0)}, {"w": jnp.array(1.0)}
-    >>> optimizer = sgd({"w": 0.5}, 0.9)
-    >>> state = optimizer.init(params)
-    >>> direction, state = optimizer.update(grads, state, params)
-    >>> print(direction["w"])
-    2.0
   """
   return optax.chain(
     _cast(), _add_decay(decay), optax.trace(momentum, nesterov)
   )
 
 
-def adamw(
-  decay: Any,
-  b1: ArrayLike = 0.9,
-  b2: ArrayLike = 0.999,
-  eps: ArrayLike = 1e-8,
-) -> optax.GradientTransformation:
-  """Creates AdamW: Adam with decoupled weight decay.
+def adamw(decay: Any) -> optax.GradientTransformation:
+  """Creates `AdamW <https://arxiv.org/abs/1711.05101>`_.
 
-  Args:
-    decay: a tree of scalars like the parameters.
-    b1: decay rate of the first moment.
-    b2: decay rate of the second moment.
-    eps: added to the second moment's root.
-
-  Returns:
-    The transformation from gradients to directions.
-
-  Examples:
-    >>> import jax.numpy as jnp
-    >>> params, grads = {"w": jnp.array(2.0)}, {"w": jnp.array(3.0)}
-    >>> optimizer = adamw({"w": 0.5})
-    >>> state = optimizer.init(params)
-    >>> direction, state = optimizer.update(grads, state, params)
-    >>> print(f"{direction['w']:.3f}")
-    2.000
-
-  References:
-    Loshchilov and Hutter, `Decoupled Weight Decay Regularization
-    <https://arxiv.org/abs/1711.05101>`_, 2019
+  Its weight decay is decoupled. The other settings are optax's defaults.
   """
-  adam = optax.scale_by_adam(b1, b2, eps)
-  return optax.chain(_cast(), adam, _add_decay(decay))
+  return optax.chain(_cast(), optax.scale_by_adam(), _add_decay(decay))
 
 
-def lion(
-  decay: Any, b1: ArrayLike = 0.9, b2: ArrayLike = 0.99
-) -> optax.GradientTransformation:
-  """Creates Lion: the sign of a momentum, with decoupled weight decay.
+def lion(decay: Any) -> optax.GradientTransformation:
+  """Creates `Lion <https://arxiv.org/abs/2302.06675>`_.
 
-  Args:
-    decay: a tree of scalars like the parameters.
-    b1: weighs the momentum against the gradient in the sign.
-    b2: decay rate of the momentum that is kept.
-
-  Returns:
-    The transformation from gradients to directions.
-
-  Examples:
-    >>> import jax.numpy as jnp
-    >>> params, grads = {"w": jnp.array(2.0)}, {"w": jnp.array(-3.0)}
-    >>> optimizer = lion({"w": 0.25})
-    >>> state = optimizer.init(params)
-    >>> direction, state = optimizer.update(grads, state, params)
-    >>> print(direction["w"])
-    -0.5
-
-  References:
-    Chen et al., `Symbolic Discovery of Optimization Algorithms
-    <https://arxiv.org/abs/2302.06675>`_, 2023
+  The direction is the sign of a momentum, with decoupled weight decay. The
+  other settings are optax's defaults.
   """
-  return optax.chain(_cast(), optax.scale_by_lion(b1, b2), _add_decay(decay))
+  return optax.chain(_cast(), optax.scale_by_lion(), _add_decay(decay))
 
 
 def _sides(x: Any) -> tuple[int, int]:
@@ -162,13 +108,7 @@ def _orthogonalize(updates: Any) -> Any:
 
 
 def muon(
-  decay: Any,
-  hidden: Any,
-  momentum: ArrayLike = 0.95,
-  rms: ArrayLike = 0.2,
-  b1: ArrayLike = 0.9,
-  b2: ArrayLike = 0.999,
-  eps: ArrayLike = 1e-8,
+  decay: Any, hidden: Any, momentum: ArrayLike = 0.95
 ) -> optax.GradientTransformation:
   r"""Creates Muon for hidden layers' kernels, AdamW for all else.
 
@@ -185,29 +125,10 @@ def muon(
   in both.
 
   Args:
-    decay: a tree of scalars like the parameters.
+    decay: λ, a tree of scalars like the parameters.
     hidden: a tree of booleans like the parameters, false for the head's. AdamW
       also takes all leaves of fewer than two axes.
     momentum: μ, of Muon's momentum, which is Nesterov's.
-    rms: root mean square of Muon's updates.
-    b1: decay rate of AdamW's first moment.
-    b2: decay rate of AdamW's second moment.
-    eps: added to the second moment's root.
-
-  Returns:
-    The transformation from gradients to directions.
-
-  Examples:
-    >>> import jax.numpy as jnp
-    >>> params = {"inner": jnp.zeros((2, 2)), "head": jnp.ones((2, 2))}
-    >>> grads = {"inner": 7 * jnp.eye(2), "head": jnp.ones((2, 2))}
-    >>> decay = {"inner": 0.0, "head": 1.0}
-    >>> optimizer = muon(decay, hidden={"inner": True, "head": False})
-    >>> state = optimizer.init(params)
-    >>> direction, state = optimizer.update(grads, state, params)
-    >>> rms = jnp.sqrt(jnp.mean(direction["inner"] ** 2))
-    >>> print(f"{rms:.1f} {direction['head'][0, 0]:.1f}")
-    0.2 2.0
 
   References:
     Jordan et al., `Muon: An optimizer for hidden layers in neural networks
@@ -223,13 +144,13 @@ def muon(
     return jax.tree.map(label, params, hidden)
 
   def match_rms(updates, _):
-    scale = lambda x: rms * max(_sides(x)) ** 0.5 * x
+    scale = lambda x: 0.2 * max(_sides(x)) ** 0.5 * x
     return jax.tree.map(scale, _orthogonalize(updates))
 
   by_muon = optax.chain(
     optax.trace(momentum, nesterov=True), optax.stateless(match_rms)
   )
-  by_adam = optax.scale_by_adam(b1, b2, eps)
+  by_adam = optax.scale_by_adam()
   return optax.chain(
     _cast(),
     optax.partition({"muon": by_muon, "adam": by_adam}, labels),
@@ -237,7 +158,10 @@ def muon(
   )
 
 
-def _project(w, g, u, channels: int, delta, eps):
+DELTA, DECAY_RATIO, EPS = 0.1, 0.1, 1e-8  # of SGDP, as its authors have them
+
+
+def _project(w, g, u, channels: int):
   """Projects u off w, column by column, as matrices of `channels` columns.
 
   Returns:
@@ -247,54 +171,28 @@ def _project(w, g, u, channels: int, delta, eps):
   w, g, u = (x.reshape(-1, channels) for x in (w, g, u))
   dot = lambda x, y: jnp.sum(x * y, axis=0, keepdims=True)
   norm = lambda x: jnp.sqrt(dot(x, x))
-  lengths = jnp.maximum(norm(w), eps) * jnp.maximum(norm(g), eps)
+  lengths = jnp.maximum(norm(w), EPS) * jnp.maximum(norm(g), EPS)
   cosine = jnp.max(jnp.abs(dot(w, g) / lengths))
-  unit = w / (norm(w) + eps)
+  unit = w / (norm(w) + EPS)
   projected = u - unit * dot(unit, u)
-  return cosine < delta / len(w) ** 0.5, projected.reshape(shape)
+  return cosine < DELTA / len(w) ** 0.5, projected.reshape(shape)
 
 
 def sgdp(
-  decay: Any,
-  momentum: ArrayLike,
-  nesterov: bool = True,
-  delta: ArrayLike = 0.1,
-  decay_ratio: ArrayLike = 0.1,
-  eps: ArrayLike = 1e-8,
+  decay: Any, momentum: ArrayLike, nesterov: bool = True
 ) -> optax.GradientTransformation:
   r"""Creates SGDP: SGD that takes no steps along scale-invariant weights.
 
   A kernel counts as scale-invariant if its gradient is nearly orthogonal to
-  it: :math:`|\cos(g, w)| < \delta / \sqrt{d}` for all of its output channels,
-  of d weights each, or else for all of it. Then the update loses its part along
-  the weights, of each channel or of all, and the weight decay λ becomes
-  `decay_ratio` λ. The direction is
+  it: :math:`|\cos(g, w)| < 0.1 / \sqrt{d}` for all of its output channels, of d
+  weights each, or else for all of it. Then the update loses its part along the
+  weights, of each channel or of all, and the ratio below falls from 1 to 0.1.
+  The direction is
 
   .. math:: \Pi(u_t) + \frac{\text{ratio}}{1 - \mu} \lambda w_{t-1}
 
   for SGD's :math:`u_t` without weight decay. The momentum is kept
   unprojected. Leaves of fewer than two axes are not projected.
-
-  Args:
-    decay: λ, a tree of scalars like the parameters.
-    momentum: μ, from 0 to below 1.
-    nesterov: whether the momentum is Nesterov's.
-    delta: δ, the bound on the cosine; 0 never projects.
-    decay_ratio: factor of the weight decay where updates are projected.
-    eps: the least norm.
-
-  Returns:
-    The transformation from gradients to directions.
-
-  Examples:
-    >>> import jax.numpy as jnp
-    >>> params = {"w": jnp.array([[1.0], [0.0]])}
-    >>> grads = {"w": jnp.array([[0.0], [1.0]])}  # orthogonal to them
-    >>> optimizer = sgdp({"w": 0.5}, 0.5)
-    >>> state = optimizer.init(params)
-    >>> direction, state = optimizer.update(grads, state, params)
-    >>> [f"{x:.3f}" for x in direction["w"].ravel()]  # 0.5 · 0.1 / (1 - 0.5)
-    ['0.100', '1.500']
 
   References:
     Heo et al., `AdamP: Slowing Down the Slowdown for Momentum Optimizers on
@@ -306,9 +204,9 @@ def sgdp(
     ratio, projected = 1.0, u
     # The layer comes first: if both are nearly orthogonal, channels win.
     for channels in (1, w.shape[-1]) if w.ndim > 1 else ():
-      invariant, tangent = _project(w, g, u, channels, delta, eps)
+      invariant, tangent = _project(w, g, u, channels)
       projected = jnp.where(invariant, tangent, projected)
-      ratio = jnp.where(invariant, decay_ratio, ratio)
+      ratio = jnp.where(invariant, DECAY_RATIO, ratio)
     return projected + decay * ratio / (1 - momentum) * w
 
   def update(updates, state, params=None):

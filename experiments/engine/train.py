@@ -49,7 +49,7 @@ class Runs(NamedTuple):
     seed: (runs,).
     method: its numbers are (runs,); all runs share its structure.
     subset: (runs, images), indices of a run's training images.
-    labels: (runs, all), a run's own labels of all images; None without noise.
+    labels: (runs, all), a run's noisy labels of all images; None without noise.
     own: (runs, images), indices of the images that a run fits a temperature
       on; None without `calibrate`.
   """
@@ -128,15 +128,13 @@ def choose_convolutions(name: str, config: Config) -> str:
   if name in CONVOLUTIONS:
     return name
   if name != "auto":
-    raise ValueError(
-      f"convolutions is {name!r}, but must be one of auto, "
-      f"{', '.join(CONVOLUTIONS)}."
-    )
-  if on_gpu and config.model != "small":
-    plain = config.precision != "bfloat16" or wants_determinism()
-    return "mixed" if plain or not has_pallas() else "pallas"
-  # On a CPU, XLA's convolutions are slow in loops. TPUs were not measured.
-  return "patches"
+    known = ", ".join(["auto", *CONVOLUTIONS])
+    raise ValueError(f"convolutions is {name!r}, but must be one of {known}.")
+  if not on_gpu or config.model == "small":
+    # On a CPU, XLA's convolutions are slow in loops. TPUs were not measured.
+    return "patches"
+  plain = config.precision != "bfloat16" or wants_determinism()
+  return "mixed" if plain or not has_pallas() else "pallas"
 
 
 def wants_determinism() -> bool:
@@ -151,19 +149,14 @@ def compiler_options() -> dict[str, str]:
   operations. Options that XLA_FLAGS sets, and options that the installed
   compiler rejects, are left out.
   """
-  flags = os.environ.get("XLA_FLAGS", "")
-  if jax.default_backend() != "gpu" or wants_determinism():
-    return {}
-
-  def accepted(name, value):
-    try:
-      jax.jit(lambda: 0, compiler_options={name: value})()
-    except jax.errors.JaxRuntimeError:
-      return False
-    return True
-
-  options = COMPILER_OPTIONS.items()
-  return {k: v for k, v in options if k not in flags and accepted(k, v)}
+  options = {}
+  if jax.default_backend() == "gpu" and not wants_determinism():
+    for name, value in COMPILER_OPTIONS.items():
+      with contextlib.suppress(jax.errors.JaxRuntimeError):
+        if name not in os.environ.get("XLA_FLAGS", ""):
+          jax.jit(lambda: 0, compiler_options={name: value})()
+          options[name] = value
+  return options
 
 
 def precision(config: Config) -> contextlib.AbstractContextManager:
@@ -185,12 +178,12 @@ def make_model(config: Config, convolutions: str) -> models.ResNet:
 def load_dataset(config: Config) -> Images:
   """Loads the images that a run trains on and is evaluated on."""
   images = config.data.load()
-  if config.evaluate_on == "test" and not config.reserve:
-    return images
-  others = datasets.hold_out(images, config.data.held_out)
   if config.evaluate_on == "held_out":
-    return others
-  return Images(*others[:2], *images[2:])
+    return datasets.hold_out(images, config.data.held_out)
+  if config.reserve:
+    others = datasets.hold_out(images, config.data.held_out)
+    return Images(*others[:2], *images[2:])
+  return images
 
 
 def normalize(images: jax.Array, data: datasets.Dataset) -> jax.Array:
@@ -319,33 +312,21 @@ class Engine:
     """
     size = self.mesh.shape["run"]
     runs = [*runs, *[runs[-1]] * (-len(runs) % size)]
-    seeds = {run.seed for run in runs}
-    drawn = {seed: draw_images(self.config, labels, seed) for seed in seeds}
-    subsets = {seed: its.train for seed, its in drawn.items()}
-    own = np.stack([drawn[run.seed].own for run in runs]).astype(np.int32)
-    resolved = [run.method.resolve(self.config) for run in runs]
+    config, seeds = self.config, [run.seed for run in runs]
+    stack = lambda x: np.stack([x[seed] for seed in seeds]).astype(np.int32)
+    drawn = {seed: draw_images(config, labels, seed) for seed in set(seeds)}
+    subset = {seed: train for seed, (train, _) in drawn.items()}
+    own = {seed: own for seed, (_, own) in drawn.items()}
+    noisy = {s: noisy_labels(config, labels, s, subset[s]) for s in subset}
+    resolved = [run.method.resolve(config) for run in runs]
     arrays = Runs(
-      seed=np.array([run.seed for run in runs], np.int32),
+      seed=np.array(seeds, np.int32),
       method=jax.tree.map(lambda *x: np.array(x, np.float32), *resolved),
-      subset=np.stack([subsets[run.seed] for run in runs]).astype(np.int32),
-      labels=self._noisy_labels(runs, labels, subsets),
-      own=own if self.config.calibrate else None,
+      subset=stack(subset),
+      labels=stack(noisy) if config.label_noise else None,
+      own=stack(own) if config.calibrate else None,
     )
     return jax.tree.map(lambda x: put(x, self.by_run), arrays)
-
-  def _noisy_labels(self, runs, labels, subsets) -> np.ndarray | None:
-    """Returns each run's labels (runs, all), some replaced by others."""
-    if not self.config.label_noise:
-      return None
-    classes, noisy = len(self.config.data.classes), {}
-    for seed, subset in subsets.items():
-      random = np.random.RandomState([seed, 1])  # not the subset's stream
-      count = round(self.config.label_noise * len(subset))
-      chosen = random.permutation(subset)[:count]
-      noisy[seed] = np.array(labels, np.int32)
-      noisy[seed][chosen] += random.randint(1, classes, count)
-      noisy[seed] %= classes
-    return np.stack([noisy[run.seed] for run in runs])
 
   def replicate(self, array: Any) -> jax.Array:
     """Returns the same array on every device."""
@@ -488,26 +469,36 @@ class Engine:
     return x, mask, [(share, label), (1 - share, labels[other[0]])]
 
 
-class Drawn(NamedTuple):
-  """Indices of a run's images: to train on, and to fit a temperature on."""
+def draw_images(
+  config: Config, labels: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Draws a run's images, the same number of each class, by the seed.
 
-  train: np.ndarray
-  own: np.ndarray
-
-
-def draw_images(config: Config, labels: np.ndarray, seed: int) -> Drawn:
-  """Draws a run's images, the same number of each class, by the seed."""
+  Returns:
+    Indices of the images to train on, and to fit a temperature on.
+  """
   block, fold = divmod(seed, config.seeds_per_subset)
-  drawn = datasets.class_balanced_subset(
-    labels, config.per_class + config.calibrate, block
-  )
+  per_class = config.per_class + config.calibrate
+  drawn = datasets.class_balanced_subset(labels, per_class, block)
   shuffled = np.random.RandomState([block, 2]).permutation(drawn)
   order = np.argsort(labels[shuffled], kind="stable")
-  by_class = shuffled[order].reshape(-1, config.per_class + config.calibrate)
+  by_class = shuffled[order].reshape(-1, per_class)
   # The next fold begins where this one ends.
   by_class = np.roll(by_class, -fold * config.calibrate, axis=1)
   own, train = np.split(by_class, [config.calibrate], axis=1)
-  return Drawn(np.sort(train, axis=None), np.sort(own, axis=None))
+  return np.sort(train, axis=None), np.sort(own, axis=None)
+
+
+def noisy_labels(
+  config: Config, labels: np.ndarray, seed: int, subset: np.ndarray
+) -> np.ndarray:
+  """Returns all labels, those of some of a run's images replaced by others."""
+  random = np.random.RandomState([seed, 1])  # not the subset's stream
+  count = round(config.label_noise * len(subset))
+  chosen = random.permutation(subset)[:count]
+  noisy, classes = np.array(labels, np.int32), len(config.data.classes)
+  noisy[chosen] += random.randint(1, classes, count)
+  return noisy % classes
 
 
 def put(array: np.ndarray, sharding: NamedSharding) -> jax.Array:

@@ -57,7 +57,7 @@ def test_sets_are_made_ahead(monkeypatch):
       sets["fog/2"]
     np.testing.assert_array_equal(sets["clean"][0], sample.test_images)
   there, here = [("contrast/1", False), ("fog/2", False)], [("fog/2", True)]
-  assert made == [*there, *here, ("clean", True)]
+  assert made == [*there, *here, ("clean", False)]
   expected, _ = images_of("contrast/1", sample)
   np.testing.assert_array_equal(images, expected)
   np.testing.assert_array_equal(labels, sample.test_labels)

@@ -252,18 +252,18 @@ def test_images_of_folds(seed):
   labels = np.random.default_rng(seed).permutation(np.arange(400) % 10)
   whole = Config(per_class=10)
   folds = Config(per_class=8, calibrate=2, seeds_per_subset=5)
-  drawn = train.draw_images(whole, labels, seed)
-  assert len(drawn.own) == 0
+  drawn, own = train.draw_images(whole, labels, seed)
+  assert len(own) == 0
   expected = datasets.class_balanced_subset(labels, 10, seed)
-  np.testing.assert_array_equal(drawn.train, expected)
+  np.testing.assert_array_equal(drawn, expected)
   left_out = []
   for fold in range(5):
-    its = train.draw_images(folds, labels, 5 * seed + fold)
-    assert np.all(np.bincount(labels[its.train]) == 8)
-    assert np.all(np.bincount(labels[its.own]) == 2)
-    both = np.sort(np.concatenate(its))
+    drawn, own = train.draw_images(folds, labels, 5 * seed + fold)
+    assert np.all(np.bincount(labels[drawn]) == 8)
+    assert np.all(np.bincount(labels[own]) == 2)
+    both = np.sort(np.concatenate([drawn, own]))
     np.testing.assert_array_equal(both, expected)
-    left_out.append(its.own)
+    left_out.append(own)
   np.testing.assert_array_equal(np.sort(np.concatenate(left_out)), expected)
 
 
