@@ -10,6 +10,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import itertools
 import json
 import pathlib
 import pkgutil
@@ -42,47 +43,34 @@ _LATER_SETTINGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Config(Settings):
-  """The recipe: settings of a run besides its method and seed.
-
-  Attributes:
-    model: the network.
-    dataset: one of `datasets.DATASETS`, or an .npz file of your own.
-    per_class: training images of each class, drawn by the seed.
-    epochs: passes over these images.
-    batch_size: images in a step.
-    learning_rate: the largest of a schedule's.
-    momentum: momentum of SGD.
-    weight_decay: factor of the weights, which are added after ⊥Grad.
-    eps: ε of ⊥Grad.
-    augment: whether to crop and mirror training images at random.
-    precision: precision of convolutions; on a CPU, tf32 is float32.
-    evaluate_on: the test images, or a tenth of the training images, balanced
-      and the same for all runs, which then train on others.
-    label_noise: fraction of a run's training images that get a wrong label,
-      drawn by the seed.
-    reserve: whether runs don't train on the images of evaluate_on=held_out,
-      when they are evaluated on the test images.
-    calibrate: images of each class that a seed draws besides `per_class`, to
-      fit a temperature on.
-    seeds_per_subset: number of seeds that draw the same images: with 5, seeds 0
-      to 4, 5 to 9, and so on. With `calibrate`, each of them leaves out others.
-  """
+  """The recipe: settings of a run besides its method and seed."""
 
   model: str = _field("resnet18", one_of=tuple(registry.MODELS))
+  # One of `datasets.DATASETS`, or an .npz file of your own.
   dataset: str = _field("cifar10")
+  # Training images of each class, drawn by the seed.
   per_class: int = _field(500, at_least=1)
   epochs: int = _field(100, at_least=1)
   batch_size: int = _field(64, at_least=1)
-  learning_rate: float = _field(0.01, above=0.0)
+  learning_rate: float = _field(0.01, above=0.0)  # the largest of a schedule
   momentum: float = _field(0.9, at_least=0.0, below=1.0)
-  weight_decay: float = _field(5e-4, at_least=0.0)
-  eps: float = _field(1e-30, above=0.0)
-  augment: bool = _field(True)
+  weight_decay: float = _field(5e-4, at_least=0.0)  # added after ⊥Grad
+  eps: float = _field(1e-30, above=0.0)  # of ⊥Grad
+  augment: bool = _field(True)  # crop and mirror training images at random
+  # Of convolutions. On a CPU, tf32 is float32.
   precision: str = _field("bfloat16", one_of=("bfloat16", "tf32", "float32"))
+  # The test images, or a tenth of the training images, balanced and the same
+  # for all runs, which then train on others.
   evaluate_on: str = _field("test", one_of=("test", "held_out"))
+  # Fraction of a run's training images that get a wrong label, by the seed.
   label_noise: float = _field(0.0, at_least=0.0, at_most=1.0)
+  # Not to train on the images of evaluate_on=held_out when evaluated on test.
   reserve: bool = _field(False)
+  # Images of each class that a seed draws besides `per_class`, to fit a
+  # temperature on.
   calibrate: int = _field(0, at_least=0)
+  # Number of seeds that draw the same images: with 5, seeds 0 to 4, 5 to 9, and
+  # so on. With `calibrate`, each of them leaves out others.
   seeds_per_subset: int = _field(1, at_least=1)
 
   def __post_init__(self):
@@ -101,21 +89,20 @@ class Config(Settings):
 
   def check_images(self) -> None:
     """Raises a ConfigError if the data set has too few images."""
-    holds_out = self.reserve or self.evaluate_on == "held_out"
-    held_out = self.data.held_out if holds_out else 0
-    if holds_out and not held_out:
-      raise ConfigError(
-        f"{'reserve is true' if self.reserve else 'evaluate_on is held_out'}, "
-        f"but {self.data.name} has only {self.data.per_class} training images "
-        "of a class, and must have 10."
-      )
-    most = self.data.per_class - held_out
-    if self.per_class + self.calibrate > most:
+    data, most = self.data, self.data.per_class
+    if self.reserve or self.evaluate_on == "held_out":
+      most -= data.held_out
+      if not data.held_out:
+        raise ConfigError(
+          f"{'reserve is true' if self.reserve else 'evaluate_on is held_out'},"
+          f" but {data.name} has only {most} training images of a class, and "
+          "must have 10."
+        )
+    if (images := self.per_class + self.calibrate) > most:
       names = "per_class + calibrate" if self.calibrate else "per_class"
       raise ConfigError(
-        f"{names} is {self.per_class + self.calibrate}, but must be at most "
-        f"{most}, the "
-        f"images of a class that {self.data.name} has for training."
+        f"{names} is {images}, but must be at most {most}, the images of a "
+        f"class that {data.name} has for training."
       )
 
   @property
@@ -165,59 +152,39 @@ class Method(Settings):
   A method is a pytree. Its numbers are leaves, so runs that differ only in
   numbers train as one compiled program. Its other fields are structure: another
   value makes another program. `engine/methods.py` computes methods.
-
-  Attributes:
-    name: name in rows, under `method`.
-    base: the optimizer.
-    nesterov: whether the momentum of SGD and SGDP is Nesterov's.
-    schedule: learning rate: constant, or a linear warm-up and then a
-      cosine to zero.
-    where: the parameters that ⊥Grad acts on; "none" leaves ⊥Grad out.
-    renormalize: whether ⊥Grad rescales, as in `orthograd`.
-    partition: ⊥Grad's groups, `group_by` of `orthograd`.
-    loss: the training loss.
-    augmentation: "recipe" for the recipe's.
-    wrapper: SAM, or an average of the weights, which is then evaluated.
-    strength: strength of ⊥Grad, at the first step.
-    strength_at_end: ⊥Grad's at the last step, after a linear ramp; None for
-      the same strength throughout.
-    learning_rate: None for the recipe's.
-    momentum: momentum of SGD and SGDP; None for the recipe's.
-    weight_decay: factor of the weights; None for the recipe's.
-    head_decay: factor of the weight decay in the last layer.
-    warm_up: its share of all steps.
-    smoothing: smoothing of label smoothing.
-    focus: the exponent of the focal loss.
-    temperature: temperature of LogitNorm.
-    mixing: both parameters of mixup's beta distribution.
-    radius: radius of SAM's ball around the weights.
-    averaging: the share of the average that a step keeps.
   """
 
-  name: str = ""
+  name: str = ""  # in rows, under `method`
   base: str = _field("sgd", one_of=tuple(registry.OPTIMIZERS))
-  nesterov: bool = _field(False)
+  nesterov: bool = _field(False)  # the momentum of SGD and SGDP
+  # Constant, or a linear warm-up and then a cosine to zero.
   schedule: str = _field("constant", one_of=("constant", "cosine"))
+  # The parameters that ⊥Grad acts on; "none" leaves ⊥Grad out.
   where: str = _field("all", one_of=("all", *PARTS, "none"))
-  renormalize: bool = _field(True)
+  renormalize: bool = _field(True)  # as in `orthograd`
+  # `group_by` of `orthograd`.
   partition: str = _field("leaf", one_of=("leaf", "layer", "global"))
   loss: str = _field("cross_entropy", one_of=tuple(registry.LOSSES))
   augmentation: str = _field(
     "recipe", one_of=("recipe", "none", "crop", "mixup")
   )
+  # SAM, or an average of the weights, which is then evaluated.
   wrapper: str = _field("none", one_of=("none", "sam", "average"))
+  # Strength of ⊥Grad at the first step, and after a linear ramp at the last.
+  # None for no ramp, and for the recipe's learning rate, momentum and decay.
   strength: float = _field(0.0, at_least=0.0, at_most=1.0)
   strength_at_end: float = _field(None, at_least=0.0, at_most=1.0)
   learning_rate: float = _field(None, above=0.0)
   momentum: float = _field(None, at_least=0.0, below=1.0)
   weight_decay: float = _field(None, at_least=0.0)
-  head_decay: float = _field(1.0, at_least=0.0)
-  warm_up: float = _field(0.05, at_least=0.0, below=1.0)
-  smoothing: float = _field(0.05, at_least=0.0, below=1.0)
-  focus: float = _field(3.0, at_least=0.0)
-  temperature: float = _field(0.04, above=0.0)
-  mixing: float = _field(1.0, above=0.0)
-  radius: float = _field(0.05, at_least=0.0)
+  head_decay: float = _field(1.0, at_least=0.0)  # factor in the last layer
+  warm_up: float = _field(0.05, at_least=0.0, below=1.0)  # share of all steps
+  smoothing: float = _field(0.05, at_least=0.0, below=1.0)  # of labels
+  focus: float = _field(3.0, at_least=0.0)  # exponent of the focal loss
+  temperature: float = _field(0.04, above=0.0)  # of LogitNorm
+  mixing: float = _field(1.0, above=0.0)  # both parameters of mixup's beta
+  radius: float = _field(0.05, at_least=0.0)  # of SAM's ball
+  # The share of the average that a step keeps.
   averaging: float = _field(0.999, at_least=0.0, below=1.0)
 
   # Not in __post_init__: JAX rebuilds methods with arrays and placeholders.
@@ -244,13 +211,11 @@ class Method(Settings):
     )
 
 
-_NUMBERS = [f.name for f in dataclasses.fields(Method) if _kind(f) is float]
+_IS_NUMBER = {f.name: _kind(f) is float for f in dataclasses.fields(Method)}
 jax.tree_util.register_dataclass(
   Method,
-  data_fields=_NUMBERS,
-  meta_fields=[
-    f.name for f in dataclasses.fields(Method) if f.name not in _NUMBERS
-  ],
+  data_fields=[name for name in _IS_NUMBER if _IS_NUMBER[name]],
+  meta_fields=[name for name in _IS_NUMBER if not _IS_NUMBER[name]],
 )
 
 
@@ -329,52 +294,41 @@ FIXED = (
 
 @dataclasses.dataclass(frozen=True)
 class Study(Settings):
-  """Runs, and the images to evaluate them on.
+  """Runs, and the images to evaluate them on."""
 
-  Attributes:
-    name: name of its file in `studies/`.
-    config: the recipe of all runs.
-    methods: methods to compare.
-    pairs: names of methods, or of their ensembles, to compare in pairs, the
-      second minus the first; by default the first two methods.
-    outcome: the primary outcome, of `report/labels.toml`.
-    seeds: number of seeds. Every method is run with each.
-    first_seed: the first of them.
-    evaluate_every: epochs between evaluations; 0 for one evaluation at the end.
-    corruptions: corruptions to evaluate on at the end.
-    corrupted_at: further epochs after which to evaluate on them.
-    ensembles: sizes, such as 2 and 5, of ensembles to evaluate. An ensemble is
-      the mean of the probabilities of seeds that train together and follow each
-      other: with 5, the first five seeds, the next five, and so on.
-    diagnostics: whether rows say how much of the gradient is along the weights.
-    models_of: the study whose folder and trained models it shares; by default
-      none.
-    share: (3, 16) for the third of 16 shares of the runs, which may train on
-      different machines.
-    temperatures_of: the study whose kept rows have a temperature for each seed,
-      fitted on images of that seed; by default none.
-    arms: studies of one method, to compare at each seed's own temperature: on
-      pages, each is a method of this study with the name of the arm.
-  """
-
-  name: str
+  name: str  # of its file in `studies/`
   config: Config = Config()
   methods: tuple[Method, ...] = (SGD, ORTHOGRAD)
+  # Names of methods, or of their ensembles, to compare in pairs, the second
+  # minus the first; by default the first two methods.
   pairs: tuple[tuple[str, str], ...] = ()
+  # The primary outcome, of `report/labels.toml`.
   outcome: str = _field(
     "scaled_loss",
     one_of=("scaled_loss", "crossed_loss", "loss", "corrupted_accuracy"),
   )
-  seeds: int = _field(20, at_least=1)
+  seeds: int = _field(20, at_least=1)  # Every method is run with each.
   first_seed: int = _field(0, at_least=0, at_most=2**31 - 1)
+  # Epochs between evaluations; 0 for one evaluation at the end.
   evaluate_every: int = _field(0, at_least=0)
+  # To evaluate on at the end, and after these further epochs.
   corruptions: tuple[str, ...] = _field((), one_of=datasets.ALL_CORRUPTIONS)
   corrupted_at: tuple[int, ...] = _field((), each=int, at_least=1)
+  # Sizes, such as 2 and 5, of ensembles to evaluate. An ensemble is the mean of
+  # the probabilities of seeds that train together and follow each other: with
+  # 5, the first five seeds, the next five, and so on.
   ensembles: tuple[int, ...] = _field((), each=int, at_least=2)
+  # Whether rows say how much of the gradient is along the weights.
   diagnostics: bool = _field(False)
+  # The study whose folder and trained models it shares.
   models_of: str = ""
+  # The study whose kept rows have a temperature for each seed, fitted on images
+  # of that seed.
   temperatures_of: str = ""
+  # Studies of one method, to compare at each seed's own temperature: on pages,
+  # each is a method of this study with the name of the arm.
   arms: tuple[str, ...] = ()
+  # (3, 16) for the third of 16 shares of the runs.
   share: tuple[int, int] = (1, 1)
 
   def __post_init__(self):
@@ -395,12 +349,11 @@ class Study(Settings):
     for method in self.methods:
       method.check()
     check_distinct("methods", self.method_names)
-    known = self.method_names + self.pooled + self.arms
-    for name in (name for pair in self.pairs for name in pair):
-      if name not in known:
+    for name in itertools.chain(*self.pairs):
+      if name not in self.comparable:
         raise ConfigError(
           f"pairs has {name!r}, but must name methods of the study: "
-          f"{', '.join(known)}."
+          f"{', '.join(self.comparable)}."
         )
     if self.corrupted_at and max(self.corrupted_at) > self.config.epochs:
       raise ConfigError(
@@ -433,6 +386,11 @@ class Study(Settings):
       for size in self.ensembles
       for name in self.method_names
     )
+
+  @property
+  def comparable(self) -> tuple[str, ...]:
+    """Returns all names that a pair may have."""
+    return self.method_names + self.pooled + self.arms
 
   def block(self, seed: int) -> int:
     """Returns the number of the ensembles that a seed belongs to."""
@@ -495,9 +453,8 @@ class Study(Settings):
     changes = {key: values.pop(key) for key in recipe.keys() & values.keys()}
     config = self.config.replace(**changes)
     study = self.replace(config=config, pairs=(), **values)
-    names = set(study.method_names + study.pooled + study.arms)
-    pairs = tuple(pair for pair in self.pairs if set(pair) <= names)
-    return study.replace(pairs=pairs)
+    known = {*study.comparable}
+    return study.replace(pairs=tuple(p for p in self.pairs if {*p} <= known))
 
   def settings(self) -> dict[str, str]:
     """Returns all that :meth:`override` can set, as text."""

@@ -92,19 +92,12 @@ class Sets:
 
 
 class Evaluated(NamedTuple):
-  """Results on a set of images.
+  """Results on a set of images."""
 
-  Attributes:
-    logits: (runs + ensembles, images, classes).
-    metrics: results of :func:`metrics`, for runs and then ensembles.
-    norms: (runs,), of the weights.
-    own: (runs,), each run's own temperature, or None.
-  """
-
-  logits: jax.Array
-  metrics: dict[str, Any]
-  norms: jax.Array
-  own: jax.Array | None
+  logits: jax.Array  # (runs + ensembles, images, classes)
+  metrics: dict[str, Any]  # results of :func:`metrics`, in the same order
+  norms: jax.Array  # (runs,), of the weights
+  own: jax.Array | None  # (runs,), each run's own temperature
 
 
 class Evaluator:

@@ -29,25 +29,16 @@ class Options:
 
   Results do not depend on it, except for the published images, and for
   ensembles, which need groups of their size.
-
-  Attributes:
-    convolutions: how they are computed: a key of `convolutions.CONVOLUTIONS`,
-      or "auto".
-    batch_devices: how many devices share each batch.
-    group_size: runs that train together; None for
-      :func:`memory.runs_that_fit`.
-    checkpoint_every: epochs between checkpoints; None for 10, or a twentieth of
-      all epochs if that is more.
-    save_logits: whether to save the logits of every set, as .npy files.
-    corrupted: the folder of the published CIFAR-10-C; None to make it.
   """
 
+  # A key of `convolutions.CONVOLUTIONS`, or "auto".
   convolutions: str = "auto"
-  batch_devices: int = 1
-  group_size: int | None = None
+  batch_devices: int = 1  # that share each batch
+  group_size: int | None = None  # None for as many as fit
+  # Epochs. None for 10, or a twentieth of all epochs if that is more.
   checkpoint_every: int | None = None
-  save_logits: bool = False
-  corrupted: str | None = None
+  save_logits: bool = False  # of every set, as .npy files
+  corrupted: str | None = None  # folder of the published CIFAR-10-C
 
 
 def manifest(study: Study, runs: Iterable[Run]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 The numbers of a :class:`~experiments.config.Method` are arrays here. In
 functions of one run (:func:`per_example_loss`, :func:`mix`) they are scalars.
 In functions of all runs (:func:`init`, :func:`update`) they have one entry for
-each run, as every other array.
+each run, as every other array. `kinds` is a tree of the parameters' kinds.
 """
 
 from typing import Any, NamedTuple
@@ -18,13 +18,11 @@ from orthograd_optax import orthograd
 
 # Whether ⊥Grad acts on a kind of parameter, of `models.kinds`.
 WHERE = {
-  "all": lambda kind: True,
   "head": lambda kind: kind.startswith("dense"),
   "body": lambda kind: not kind.startswith("dense"),
   "norms": lambda kind: kind.startswith("norm"),
   "normed_kernels": lambda kind: kind == "kernel, then norm",
   "unnormed": lambda kind: kind != "kernel, then norm",
-  "none": lambda kind: False,
 }
 
 
@@ -70,9 +68,8 @@ def _project(method: Method, kinds: Any, at: Any, eps: float, **options: Any):
   """Applies ⊥Grad to all runs. The run is the first axis of every parameter."""
   if method.where == "none":
     return optax.identity()
-  mask = None
-  if method.where != "all":
-    mask = jax.tree.map(WHERE[method.where], kinds)
+  everywhere = method.where == "all"
+  mask = None if everywhere else jax.tree.map(WHERE[method.where], kinds)
   return orthograd(
     renormalize=method.renormalize,
     eps=eps,
@@ -100,14 +97,7 @@ def base(method: Method, kinds: Any) -> optax.GradientTransformation:
 def init(
   method: Method, kinds: Any, params: Any, **options: Any
 ) -> OptimizerState:
-  """Returns the optimizer's state.
-
-  Args:
-    method: method of all runs.
-    kinds: kinds of parameters, a tree of their structure.
-    params: parameters of all runs.
-    **options: options of ⊥Grad.
-  """
+  """Returns the optimizers' states, with further options of ⊥Grad."""
   projection = _project(method, kinds, 1.0, 0.0, **options)
   init = lambda method, params: base(method, kinds).init(params)
   return OptimizerState(projection.init(params), jax.vmap(init)(method, params))
@@ -123,17 +113,17 @@ def update(
   eps: float,
   **options: Any,
 ) -> tuple[Any, OptimizerState]:
-  """Returns the parameters after a step, and the optimizer's new state.
+  """Returns the parameters after a step, and the optimizers' new states.
 
   Args:
     method: method of all runs.
     kinds: as in :func:`init`.
     grads: gradients of all runs.
-    state: state of the optimizer.
+    state: states of the optimizers.
     params: parameters of all runs.
     progress: the share of all steps that came before this one.
     eps: ε of ⊥Grad.
-    **options: options of ⊥Grad.
+    **options: as in :func:`init`.
   """
   projection = _project(
     method, kinds, strength(method, progress), eps, **options

@@ -18,6 +18,7 @@ import functools
 import os
 from typing import Any, NamedTuple
 
+from flax.traverse_util import flatten_dict
 import jax
 from jax.experimental import mesh_utils, multihost_utils
 import jax.numpy as jnp
@@ -43,22 +44,13 @@ COMPILER_OPTIONS = {
 
 
 class Runs(NamedTuple):
-  """What differs between the runs of a group.
+  """What differs between the runs of a group."""
 
-  Attributes:
-    seed: (runs,).
-    method: its numbers are (runs,); all runs share its structure.
-    subset: (runs, images), indices of a run's training images.
-    labels: (runs, all), a run's noisy labels of all images; None without noise.
-    own: (runs, images), indices of the images that a run fits a temperature
-      on; None without `calibrate`.
-  """
-
-  seed: Any
-  method: Method
-  subset: Any
-  labels: Any = None
-  own: Any = None
+  seed: Any  # (runs,)
+  method: Method  # Its numbers are (runs,); all runs share its structure.
+  subset: Any  # (runs, images), indices of a run's training images
+  labels: Any = None  # (runs, all), with label noise
+  own: Any = None  # (runs, images), to fit a temperature on, with `calibrate`
 
 
 class Weights(NamedTuple):
@@ -69,17 +61,11 @@ class Weights(NamedTuple):
 
 
 class State(NamedTuple):
-  """What a step changes. The first axis of each array is the run.
-
-  Attributes:
-    weights: the trained weights.
-    optimizer: state of :mod:`methods`.
-    average: average of the weights over steps, if the method has one.
-  """
+  """What a step changes. The first axis of each array is the run."""
 
   weights: Weights
   optimizer: methods.OptimizerState
-  average: Weights | None
+  average: Weights | None  # of the weights over steps, if the method has one
 
   @property
   def evaluated(self) -> Weights:
@@ -87,20 +73,12 @@ class State(NamedTuple):
 
 
 class Batch(NamedTuple):
-  """The images of a batch, and their augmentation.
+  """The images of a batch, and their augmentation."""
 
-  Attributes:
-    image: (images,), indices of training images.
-    mask: (images,), false for the padding of the last batch.
-    offset: (images, 2), down and right.
-    flip: (images,), whether an image is mirrored.
-    mix: mixture of mixup, or None.
-  """
-
-  image: jax.Array
-  mask: jax.Array
-  offset: jax.Array
-  flip: jax.Array
+  image: jax.Array  # (images,), indices of training images
+  mask: jax.Array  # (images,), false for the padding of the last batch
+  offset: jax.Array  # (images, 2), down and right
+  flip: jax.Array  # (images,), whether an image is mirrored
   mix: methods.Mix | None
 
 
@@ -401,7 +379,7 @@ class Engine:
       return {}
     cosines = optax.tree.get(optimizer.orthograd, "cosine", {})
     by_kind: dict[str, list[jax.Array]] = {}
-    for path, kind in models.by_path(self.kinds).items():
+    for path, kind in flatten_dict(self.kinds, sep="/").items():
       if path in cosines:  # ⊥Grad acts on it
         by_kind.setdefault(f"radial: {kind}", []).append(cosines[path] ** 2)
     return {k: jnp.mean(jnp.stack(xs), axis=0) for k, xs in by_kind.items()}

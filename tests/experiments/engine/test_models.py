@@ -3,6 +3,7 @@
 import collections
 import importlib
 
+from flax.traverse_util import flatten_dict
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,7 +36,7 @@ def test_kinds(name, bare, normed):
   """A pre-activation block's last convolution and its shortcut are bare."""
   model = registry.MODELS[name]()
   shapes = jax.eval_shape(lambda: models.init(model, jax.random.key(0)))
-  actual = models.by_path(models.kinds(model, shapes["params"]))
+  actual = flatten_dict(models.kinds(model, shapes["params"]), sep="/")
   counts = collections.Counter(actual.values())
   assert counts["kernel, no norm"] == bare
   assert counts["kernel, then norm"] == normed
