@@ -15,6 +15,7 @@ import json
 import pathlib
 import pkgutil
 import reprlib
+import runpy
 import traceback
 from typing import Any, NamedTuple
 
@@ -496,39 +497,35 @@ def describe(name: str) -> tuple[Study, str]:
   Raises:
     ConfigError: if there is no such study, or if its file is broken.
   """
-  spec: Any
-  if name.endswith(".py"):
-    if not pathlib.Path(name).is_file():
-      raise ConfigError(f"Expected the path of a study file, got {name!r}.")
-    spec = importlib.util.spec_from_file_location("study", name)
-  elif name in study_names():
+  spec: Any = None
+  if name in study_names():
     spec = importlib.util.find_spec(f"{package.__name__}.{name}")
-  else:
+  elif not (name.endswith(".py") and pathlib.Path(name).is_file()):
     raise ConfigError(
       f"There is no study {name!r}; there are {', '.join(study_names())}. "
       "Give one of these names, or the path of a study file such as mine.py."
     )
+  path = spec.origin if spec else name
   try:
-    if spec.parent:
-      module = importlib.import_module(spec.name)
+    if spec:
+      content = vars(importlib.import_module(spec.name))
     else:
-      module = importlib.util.module_from_spec(spec)
-      spec.loader.exec_module(module)
-    study = module.STUDY
+      content = runpy.run_path(name)
+    study = content["STUDY"]
     if not isinstance(study, Study):
       raise TypeError(f"STUDY must be a Study, got {reprlib.repr(study)}")
   except (Exception, SystemExit) as error:
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [f.lineno for f in frames if f.filename == spec.origin]
+    lines = [f.lineno for f in frames if f.filename == path]
     where = f", line {lines[-1]}" if lines else ""
-    text = f"{spec.origin}{where}: {type(error).__name__}: "
+    text = f"{path}{where}: {type(error).__name__}: "
     if isinstance(error, UserError):  # It says what to do.
       raise ConfigError(f"{text}{error}") from error
     raise ConfigError(
       f"{text}{brief(error).rstrip('.')}. Correct the file. It must define "
       "STUDY, an experiments.config.Study."
     ) from error
-  return study, (module.__doc__ or "").strip() or study.name
+  return study, (content["__doc__"] or "").strip() or study.name
 
 
 def load_study(name: str) -> Study:

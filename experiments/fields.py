@@ -61,11 +61,13 @@ def parse(field: dataclasses.Field, text: str) -> Any:
       return tuple(map(rule.get("each", str), filter(None, text.split(","))))
     return type_(text)
   except (KeyError, ValueError):
-    name = "true or false" if type_ is bool else f"of type {type_.__name__}"
-    name = "whole numbers" if type_ is tuple else name
-    raise ConfigError(
-      f"{field.name} is {text!r}, but must be {name}."
-    ) from None
+    names = {bool: "true or false", tuple: "whole numbers"}
+    name = names.get(type_, f"of type {type_.__name__}")
+    raise _error(field, text, name) from None
+
+
+def _error(field: dataclasses.Field, value: Any, rule: str) -> ConfigError:
+  return ConfigError(f"{field.name} is {value!r}, but must be {rule}.")
 
 
 def unparse(value: Any) -> str:
@@ -90,18 +92,13 @@ def check(config: Any) -> None:
       continue
     allowed = (float, int) if kind(field) is float else (kind(field),)
     if type(value) not in allowed:
-      name = kind(field).__name__
-      raise ConfigError(
-        f"{field.name} is {value!r}, but must be of type {name}."
-      )
+      raise _error(field, value, f"of type {kind(field).__name__}")
     values = value if isinstance(value, tuple) else (value,)
-    for (rule, limit), v in itertools.product(
-      field.metadata["rule"].items(), values
-    ):
+    rules = field.metadata["rule"].items()
+    for (rule, limit), v in itertools.product(rules, values):
       if rule in RULES and not RULES[rule](v, limit):
         limit = ", ".join(limit) if rule == "one_of" else limit
-        must = f"must be {rule.replace('_', ' ')} {limit}"
-        raise ConfigError(f"{field.name} is {v!r}, but {must}.")
+        raise _error(field, v, f"{rule.replace('_', ' ')} {limit}")
     check_distinct(field.name, values)
 
 

@@ -1,7 +1,6 @@
 """Joins the folders of a study's shares to one."""
 
 from collections.abc import Sequence
-import dataclasses
 import pathlib
 
 from experiments.config import Study, differences, load_settings
@@ -27,12 +26,9 @@ def merge(
   Raises:
     UserError: if settings differ, a row is in two folders, or a check is wrong.
   """
-  studies = [
-    dataclasses.replace(load_settings(folder), share=(1, 1))
-    for folder in folders
-  ]
-  study = studies[0]
-  for folder, other in zip(folders, studies, strict=True):
+  study = load_settings(folders[0]).replace(share=(1, 1))
+  for folder in folders:
+    other = load_settings(folder).replace(share=(1, 1))
     if other != study:
       changes = differences(other, study).items()
       listed = ", ".join(f"{k}={v}" for k, v in changes) or "other methods"

@@ -1,7 +1,6 @@
 """The time and memory that a study takes."""
 
 import collections
-from collections.abc import Iterable
 import dataclasses
 import pathlib
 import time
@@ -27,11 +26,13 @@ def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
   config = study.config
   steps = config.epochs * config.steps
   done = sum(not missing(run) for run in study.runs)
+  counts = collections.Counter(map(len, groups)).items()
+  sizes = ", ".join(f"{count} × {size}" for size, count in counts)
   lines = [
     f"{study.name}: {registry.MODELS[config.model].label} on "
     f"{config.dataset}, {config.precision}",
     f"runs       {len(study.runs)}, {done} complete",
-    f"training   {describe_groups(map(len, groups))}",
+    f"training   {sizes or 'no'} runs together",
     f"steps      {steps:,} a run",
   ]
   if not groups:
@@ -54,22 +55,6 @@ def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
     f"in all     {total / 60:.1f} minutes of training, without evaluation",
   ]
   return "\n".join(lines)
-
-
-def describe_groups(sizes: Iterable[int]) -> str:
-  """Describes the groups that train one after another, by size.
-
-  Examples:
-    >>> print(describe_groups([10, 10, 4]))
-    2 groups of 10, 1 group of 4
-    >>> print(describe_groups([]))
-    no groups: every run is complete
-  """
-  texts = [
-    f"{count} group{'s' if count > 1 else ''} of {size}"
-    for size, count in collections.Counter(sizes).items()
-  ]
-  return ", ".join(texts) or "no groups: every run is complete"
 
 
 def measure(study, runs, mesh, options) -> tuple[float, float]:
