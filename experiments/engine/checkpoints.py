@@ -17,6 +17,7 @@ import re
 from typing import Any
 
 import jax
+from jax.sharding import Sharding
 import numpy as np
 
 from experiments.engine.train import gather, put
@@ -53,13 +54,8 @@ class Checkpoints:
     """Returns the epochs that have a checkpoint, the last one first."""
     return _epochs(self.folder)
 
-  def restore(self, epoch: int, like: Any) -> Any:
-    """Returns the state after an epoch.
-
-    Args:
-      epoch: one of :attr:`epochs`.
-      like: the state's shapes, dtypes and shardings.
-    """
+  def restore(self, epoch: int, like: Any, sharding: Sharding) -> Any:
+    """Returns the state after an epoch, with shapes and dtypes as `like`."""
     path = self.folder / str(epoch)
     arrays = _read(path, self.group)
     leaves, treedef = jax.tree.flatten(like)
@@ -70,8 +66,7 @@ class Checkpoints:
         "shapes or dtypes than the state. Other versions of the code may have "
         "written it. Remove it, to resume from the one before it."
       )
-    pairs = zip(arrays, leaves, strict=True)
-    return treedef.unflatten([put(x, its.sharding) for x, its in pairs])
+    return treedef.unflatten([put(x, sharding) for x in arrays])
 
   def save(self, epoch: int, state: Any) -> None:
     """Copies the state, and writes the copy while training continues.
