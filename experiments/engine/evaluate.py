@@ -87,12 +87,10 @@ class Evaluator:
     convolutions = "direct" if self.sequential else engine.convolutions
     self.model = train.make_model(engine.config, convolutions)
     self._logits = jax.jit(
-      jax.shard_map(
+      engine.shard(
         self._apply,
-        mesh=engine.mesh,
         in_specs=(P("run"), P("batch")),
         out_specs=P("run", "batch"),
-        check_vma=False,
       )
     )
     axes = 0, None, None, None, 0
@@ -103,12 +101,10 @@ class Evaluator:
     self._pool = jax.jit(with_ensembles, static_argnums=1)
     self.norms = jax.jit(jax.vmap(optax.tree.norm))
     self.temperatures = jax.jit(
-      jax.shard_map(
+      engine.shard(
         self._temperatures,
-        mesh=engine.mesh,
         in_specs=(P("run"), P("run"), P(), P()),
         out_specs=P("run"),
-        check_vma=False,
       )
     )
 

@@ -31,21 +31,18 @@ from optax import contrib
 
 def _cast() -> optax.GradientTransformation:
   """Casts gradients to the parameters' dtype, so that moments don't round."""
-
-  def update(updates, params):
-    return jax.tree.map(lambda g, w: g.astype(w.dtype), updates, params)
-
-  return optax.stateless(update)
+  cast = lambda g, w: g.astype(w.dtype)
+  return optax.stateless(
+    lambda updates, params: jax.tree.map(cast, updates, params)
+  )
 
 
 def _add_decay(decay: Any) -> optax.GradientTransformation:
   """Adds decay × w, with each leaf's own decay."""
-
-  def update(updates, params):
-    add = lambda u, w, d: u + d * w
-    return jax.tree.map(add, updates, params, decay)
-
-  return optax.stateless(update)
+  add = lambda u, w, d: u + d * w
+  return optax.stateless(
+    lambda updates, params: jax.tree.map(add, updates, params, decay)
+  )
 
 
 def sgd(

@@ -259,15 +259,17 @@ class Engine:
     self.kinds = models.kinds(self.model, shapes["params"])
     self.by_run = NamedSharding(self.mesh, P("run"))
     self.everywhere = NamedSharding(self.mesh, P())
-    shard = functools.partial(
-      jax.shard_map, mesh=self.mesh, check_vma=False, out_specs=P("run")
+    self.shard = functools.partial(
+      jax.shard_map, mesh=self.mesh, check_vma=False
     )
     self.init = jax.jit(
-      shard(self._init, in_specs=P("run")),
+      self.shard(self._init, in_specs=P("run"), out_specs=P("run")),
       out_shardings=self.by_run,
     )
-    self._sharded_epoch = shard(
-      self._epoch, in_specs=(P("run"), P("run"), P(), P(), P())
+    self._sharded_epoch = self.shard(
+      self._epoch,
+      in_specs=(P("run"), P("run"), P(), P(), P()),
+      out_specs=P("run"),
     )
     self.set_options(compiler_options())
 
