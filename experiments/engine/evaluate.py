@@ -4,7 +4,7 @@ One set of images is evaluated at a time, for all runs. Ensembles are evaluated
 from the runs' logits.
 
 In functions of one run, logits are (images, classes), and labels (images,).
-`fit` has the indices of one half of the images, `judge` those of the other.
+`fit` has the indices of one half of the images, `judge` of the other half.
 """
 
 import functools

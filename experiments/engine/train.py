@@ -472,7 +472,7 @@ def draw_images(
 def noisy_labels(
   config: Config, labels: np.ndarray, seed: int, subset: np.ndarray
 ) -> np.ndarray:
-  """Returns all labels, those of some of a run's images replaced by others."""
+  """Returns all labels, with wrong ones for some of a run's images."""
   random = np.random.RandomState([seed, 1])  # not the subset's stream
   count = round(config.label_noise * len(subset))
   chosen = random.permutation(subset)[:count]

@@ -96,7 +96,7 @@ class Reader:
 
 
 def json_readers(folder: pathlib.Path) -> list[Reader]:
-  """Of rows.jsonl, runs.json, study.json and digests.json."""
+  """Of rows.jsonl, runs.json and study.json."""
   study = tiny.STUDY
   runner._prepare(study, folder)
   row = {
