@@ -1,6 +1,6 @@
 """A network and a study in small, for tests that train.
 
-As a program, it runs the study: `tiny.py FOLDER`.
+As a program, it runs the study: `tiny.py FOLDER [process port]`.
 """
 
 import dataclasses
@@ -86,13 +86,21 @@ def write(folder, study, *others):
     )
 
 
-def main(folder: str) -> None:
+def main(folder: str, process: str = "0", port: str | None = None) -> None:
+  import jax
+
   from experiments.engine import group, runner
 
   use(pytest.MonkeyPatch())
+  if port is not None:
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(process))
   settings = filter(None, os.environ.get("TINY", "").split())
   study = STUDY.override(list(settings))
-  options = group.Options(checkpoint_every=1)
+  options = group.Options(
+    checkpoint_every=1,
+    batch_devices=int(os.environ.get("TINY_BATCH_DEVICES", "1")),
+  )
   runner.run_study(study, pathlib.Path(folder), options, print)
 
 

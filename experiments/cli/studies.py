@@ -111,6 +111,29 @@ RUN_OPTIONS = (
     action="store_true",
     help="bitwise reproducible on a GPU too, but slower there",
   ),
+  argument(
+    "--distributed",
+    action="store_true",
+    help="run this process as one of several that train together; under SLURM, "
+    "Open MPI and on TPUs, jax finds the others",
+  ),
+  argument(
+    "--coordinator",
+    metavar="HOST:PORT",
+    help="elsewhere, for --distributed: address of process 0, the same for all",
+  ),
+  argument(
+    "--processes",
+    type=positive,
+    metavar="N",
+    help="for --distributed: number of processes",
+  ),
+  argument(
+    "--process",
+    type=int,
+    metavar="I",
+    help="for --distributed: number of this process, from 0",
+  ),
 )
 
 
@@ -173,6 +196,8 @@ def run(args: argparse.Namespace) -> None:
 
   Ctrl-C stops it, and the same command resumes it. Give other settings another
   folder with --output: a folder's page shows one set of settings."""
+  import jax
+
   from experiments import engine, report, tuning
 
   if args.cluster or args.jobs:
@@ -188,8 +213,9 @@ def run(args: argparse.Namespace) -> None:
     engine.Progress()(f"{study.name}: {changes}")
   if args.kept and args.share:
     raise UserError("--kept and --share exclude each other: leave one out.")
-  if args.kept and (rows := report.begin(study, folder)):
-    engine.Progress()(f"{study.name}: starts with {rows:,} kept rows")
+  if args.kept and jax.process_index() == 0:
+    if rows := report.begin(study, folder):
+      engine.Progress()(f"{study.name}: starts with {rows:,} kept rows")
   engine.run_study(study, folder, _options(args))
   _say_next(study, folder)
 
@@ -462,8 +488,8 @@ def _run_jobs(args: argparse.Namespace) -> None:
     raise UserError(
       "Expected --cluster with --jobs, such as --cluster slurm --jobs 16."
     )
-  if args.share or args.kept:
-    raise UserError("--cluster excludes --share and --kept.")
+  if args.share or args.kept or args.distributed:
+    raise UserError("--cluster excludes --share, --kept and --distributed.")
   try:
     from experiments.cli import cluster
   except ImportError as error:
@@ -520,9 +546,12 @@ def _merge(folders: list[pathlib.Path], output: pathlib.Path) -> None:
 
 
 def _say_next(study: Any, folder: pathlib.Path) -> None:
+  import jax
+
   from experiments.cli import folders
 
-  print(folders.next_step(study, folder))
+  if jax.process_index() == 0:
+    print(folders.next_step(study, folder))
 
 
 def _print_left_out(folder: pathlib.Path) -> None:
@@ -549,7 +578,32 @@ def _prepare_devices(args: argparse.Namespace) -> None:
   if args.deterministic:
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true"
+  processes = args.coordinator, args.processes, args.process
+  if args.distributed:
+    _join_processes(*processes)
+  elif processes != (None, None, None):
+    raise UserError(
+      "--coordinator, --processes and --process need --distributed."
+    )
   _keep_programs()
+
+
+def _join_processes(
+  coordinator: str | None, count: int | None, number: int | None
+) -> None:
+  """Connects this process with the others, as options or a launcher say."""
+  import jax
+
+  try:
+    jax.distributed.initialize(coordinator, count, number)
+  except (TypeError, ValueError) as error:
+    raise UserError(
+      f"jax can't find the other processes: {error} Start all of them under a "
+      "launcher that jax knows, such as SLURM's srun, or give each of them "
+      "--coordinator HOST:PORT (of process 0), --processes N and --process I, "
+      f"from 0 to N - 1. Got --coordinator {coordinator}, --processes {count} "
+      f"and --process {number}."
+    ) from error
 
 
 def _keep_programs() -> None:

@@ -20,6 +20,7 @@ import jax
 from jax.sharding import Sharding
 import numpy as np
 
+from experiments.engine.train import gather, put
 from experiments.files import UserError, remove, replacing, sha256
 
 KEPT = 2
@@ -65,18 +66,19 @@ class Checkpoints:
         "shapes or dtypes than the state. Other versions of the code may have "
         "written it. Remove it, to resume from the one before it."
       )
-    return jax.device_put(treedef.unflatten(arrays), sharding)
+    return treedef.unflatten([put(x, sharding) for x in arrays])
 
   def save(self, epoch: int, state: Any) -> None:
     """Copies the state, and writes the copy while training continues.
 
     It replaces the checkpoints of this epoch and of later ones.
     """
-    arrays = jax.device_get(jax.tree.leaves(state))
+    arrays = gather(jax.tree.leaves(state))
     if jax.default_backend() == "cpu":  # views of what the next epoch reuses
       arrays = [x.copy() for x in arrays]
     self._wait()  # raises if the one before failed
-    self._finished = self._thread.submit(self._write, epoch, arrays)
+    if jax.process_index() == 0:
+      self._finished = self._thread.submit(self._write, epoch, arrays)
 
   def _write(self, epoch: int, arrays: list[np.ndarray]) -> None:
     self.folder.mkdir(exist_ok=True)

@@ -151,9 +151,7 @@ class Evaluator:
     n, parts = len(images), self.engine.parts
     whole = parts * self._chunk(-(-n // parts))
     images = np.pad(images, [(0, -n % whole), (0, 0), (0, 0), (0, 0)])
-    images = jax.device_put(
-      images, jax.NamedSharding(self.engine.mesh, P("batch"))
-    )
+    images = train.put(images, jax.NamedSharding(self.engine.mesh, P("batch")))
     return self._logits(weights, images)[:, :n]
 
   def __call__(
@@ -273,11 +271,11 @@ def rows(
   evaluated: Evaluated,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
   """Returns the contents of the rows of each run, and of each ensemble."""
-  contents = by_run(jax.device_get(evaluated.metrics))
+  contents = by_run(train.gather(evaluated.metrics))
   of_runs = {"weight_norm": evaluated.norms}
   if evaluated.own is not None:
     of_runs["temperature_own"] = evaluated.own
-  added = by_run(jax.device_get(of_runs))
+  added = by_run(train.gather(of_runs))
   runs, ensembles = contents[: len(added)], contents[len(added) :]
   for content, its in zip(runs, added, strict=True):
     content["metrics"] |= its

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 import numpy as np
 
 from experiments import datasets, tuning
@@ -100,11 +101,13 @@ class Group:
     name = _folder_name(text.encode())
     self.folder = self.output / "checkpoints" / name
     self.identity = {"group": name, "config_hash": self.study.config.hash}
-    self.folder.mkdir(parents=True, exist_ok=True)
-    with replacing(self.folder / "runs.json") as temporary:
-      temporary.write_text(text)
-    for problem in remove_damaged(self.folder / "state", self.identity):
-      self.say(f"{self.label}: {problem}")
+    if jax.process_index() == 0:
+      self.folder.mkdir(parents=True, exist_ok=True)
+      with replacing(self.folder / "runs.json") as temporary:
+        temporary.write_text(text)
+      for problem in remove_damaged(self.folder / "state", self.identity):
+        self.say(f"{self.label}: {problem}")
+    meet(name)
 
   def complete(self) -> None:
     """Trains from the last checkpoint, and writes the rows that are missing.
@@ -115,7 +118,7 @@ class Group:
     try:
       return self._complete()
     except jax.errors.JaxRuntimeError as error:
-      if not self.engine.options:
+      if not self.engine.options or jax.process_count() > 1:
         raise
       reason = str(error).partition("\n")[0]
     # Outside of `except`: the error's frames keep arrays on the device.
@@ -181,9 +184,11 @@ class Group:
     While the device trains one epoch, the host writes the rows of the one
     before. With `wait`, the host waits for all epochs.
     """
-    while len(self.pending) > (0 if wait else 1):
+    # With several processes, gathering would wait for the next epoch.
+    ahead = 0 if wait or jax.process_count() > 1 else 1
+    while len(self.pending) > ahead:
       epoch, metrics = self.pending.pop(0)
-      metrics = jax.device_get(metrics)
+      metrics = train.gather(metrics)
       self.say(f"{self.label}: {self._line(epoch, metrics, eta)}")
       self._note_diverged(epoch, metrics)
       if all(map(self.missing.diverged, self.runs)):
@@ -198,7 +203,7 @@ class Group:
   def _note_diverged(self, epoch: int, metrics: dict[str, np.ndarray]) -> None:
     finite = np.isfinite(metrics["loss"]) & np.isfinite(metrics["weight_norm"])
     contents = zip(self.runs, _training(metrics), finite, strict=False)
-    self.rows.append(
+    self._write(
       self._row(run, epoch, "diverged", content)
       for run, content, is_finite in contents
       if not is_finite and not self.missing.diverged(run)
@@ -209,8 +214,8 @@ class Group:
     if self.study.temperatures_of:
       source = load_study(self.study.temperatures_of)
       known = tuning.temperatures(source)
-      own = np.array([known[int(s)] for s in jax.device_get(runs.seed)])
-      return jax.device_put(own.astype(np.float32), self.engine.by_run)
+      own = np.array([known[int(s)] for s in train.gather(runs.seed)])
+      return train.put(own.astype(np.float32), self.engine.by_run)
     if runs.own is None:
       return None
     return self.evaluator.temperatures(weights, runs.own, *data)
@@ -257,7 +262,7 @@ class Group:
     """Writes the rows of one set of images."""
     contents, pooled = evaluate.rows(evaluated)
     if self.options.save_logits:
-      self._save_logits(dataset, epoch, jax.device_get(evaluated.logits))
+      self._save_logits(dataset, epoch, train.gather(evaluated.logits))
     ensembles = [
       self._row(self.runs[members[0]], epoch, dataset, content)
       | {"method": name, "members": [self.runs[i].seed for i in members]}
@@ -277,9 +282,11 @@ class Group:
       for run, content in zip(self.runs, contents, strict=False)
       if not self.missing.diverged(run)
     ]
-    self.rows.append([*first, *new])
+    self._write([*first, *new])
 
   def _save_logits(self, dataset: str, epoch: int, logits: np.ndarray) -> None:
+    if jax.process_index() > 0:
+      return
     folder = self.output / "logits"
     folder.mkdir(exist_ok=True)
     for run, array in zip(self.runs, logits, strict=False):
@@ -310,6 +317,12 @@ class Group:
       **environment(),
     }
 
+  def _write(self, rows: Iterable[dict[str, Any]]) -> None:
+    if jax.process_index() == 0:
+      self.rows.append(rows)
+    else:  # The other processes only note which rows there are.
+      self.rows.note(rows)
+
   def _line(self, epoch: int, metrics: dict[str, np.ndarray], eta: Eta) -> str:
     config = self.study.config
     words = [f"epoch {epoch}/{config.epochs}"]
@@ -326,3 +339,9 @@ class Group:
 
 def _training(metrics: dict[str, np.ndarray]) -> list[dict[str, Any]]:
   return [{"metrics": its} for its in evaluate.by_run(metrics)]
+
+
+def meet(name: str) -> None:
+  """Waits for the other processes."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(name)

@@ -6,6 +6,7 @@ import sys
 import time
 from typing import Any
 
+import jax
 import numpy as np
 
 # What the next line may replace.
@@ -51,7 +52,7 @@ class Progress:
   def __init__(self, stream: Any = None, every: float = 15.0):
     self.stream = stream or sys.stderr
     self.live, self.every = self.stream.isatty(), every
-    self.quiet = bool(os.environ.get("CI"))
+    self.quiet = bool(os.environ.get("CI")) or jax.process_index() > 0
     self.last, self.width = -math.inf, 0
 
   def __call__(self, text: str) -> None:

@@ -7,6 +7,7 @@ rows that are missing.
 """
 
 from collections.abc import Callable, Iterator
+import contextlib
 import dataclasses
 import functools
 import json
@@ -17,7 +18,7 @@ import jax
 from experiments.config import Run, Study, load_settings
 from experiments.datasets import frost
 from experiments.engine import evaluate, train
-from experiments.engine.group import Group, Options, begun
+from experiments.engine.group import Group, Options, begun, meet
 from experiments.engine.memory import runs_that_fit
 from experiments.engine.progress import Progress
 from experiments.files import UserError, locked, remove_leftovers, replacing
@@ -54,7 +55,9 @@ def run_study(
       "out: corrupted images are then made."
     )
   folder = folder.absolute()
-  folder.mkdir(parents=True, exist_ok=True)
+  writes = jax.process_index() == 0
+  if writes:
+    folder.mkdir(parents=True, exist_ok=True)
 
   def busy():
     raise UserError(
@@ -64,15 +67,20 @@ def run_study(
 
   mesh = train.make_mesh(options.batch_devices)
   environment()  # now, because the sources may be edited while it trains
-  with locked(folder, busy):
-    _prepare(study, folder)
-    rows = Rows(folder / "rows.jsonl")
+  with locked(folder, busy) if writes else contextlib.nullcontext():
+    if writes:
+      _prepare(study, folder)
+    else:
+      meet("start")  # reads rows after process 0 has begun the folder
+    rows = Rows(folder / "rows.jsonl", write=writes)
+    if writes:
+      meet("start")
     rows.check_methods(study)
     missing = Missing(study, rows.keys)
     groups = list(make_groups(study, folder, missing, mesh, options))
     done = sum(not missing(run) for run in study.runs)
     say(f"{study.name}: {done} of {len(study.runs)} runs are there already")
-    for others in rows.left_out(load_settings(folder)):
+    for others in rows.left_out(load_settings(folder)) if writes else ():
       say(f"{study.name}: also there: {others}; `report` leaves them out")
     if groups:
       _complete(study, folder, options, rows, mesh, groups, say)

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from flax.traverse_util import flatten_dict
 import jax
-from jax.experimental import mesh_utils
+from jax.experimental import mesh_utils, multihost_utils
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.sharding import PartitionSpec as P
 import numpy as np
 import optax
@@ -306,11 +306,11 @@ class Engine:
       labels=stack(noisy) if config.label_noise else None,
       own=stack(own) if config.calibrate else None,
     )
-    return jax.device_put(arrays, self.by_run)
+    return jax.tree.map(lambda x: put(x, self.by_run), arrays)
 
   def replicate(self, array: Any) -> jax.Array:
     """Returns the same array on every device."""
-    return jax.device_put(np.asarray(array), self.everywhere)
+    return put(np.asarray(array), self.everywhere)
 
   def _init(self, runs: Runs) -> State:
     def init(seed):
@@ -479,3 +479,17 @@ def noisy_labels(
   noisy, classes = np.array(labels, np.int32), len(config.data.classes)
   noisy[chosen] += random.randint(1, classes, count)
   return noisy % classes
+
+
+def put(array: np.ndarray, sharding: Sharding) -> jax.Array:
+  """Shards an array, which every process has, over all devices."""
+  return jax.make_array_from_callback(
+    array.shape, sharding, lambda index: array[index]
+  )
+
+
+def gather(tree: Any) -> Any:
+  """Returns the whole arrays, as NumPy's, in every process."""
+  if all(x.is_fully_addressable for x in jax.tree.leaves(tree)):
+    return jax.device_get(tree)  # starts all copies before it waits for one
+  return multihost_utils.process_allgather(tree, tiled=True)

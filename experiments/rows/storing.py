@@ -233,6 +233,10 @@ class Rows:
     ]
     return ", ".join(changes) or f"another config, {config_hash}"
 
+  def note(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Notes rows that another process writes."""
+    self.keys |= {key(row) for row in rows}
+
 
 def _repair(path: pathlib.Path) -> None:
   """Cuts off a torn last line, and gives rows without checks a check."""

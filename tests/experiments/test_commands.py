@@ -5,6 +5,8 @@ import json
 import shlex
 import sys
 
+import jax
+from jax._src.distributed import State
 import pytest
 from tiny import write
 
@@ -218,3 +220,20 @@ def test_no_published_images(tmp_path, monkeypatch, capsys):
 def test_output_is_not_of_a_study(tmp_path, monkeypatch, capsys):
   with pytest.raises(SystemExit, match="leave --output out"):
     main(monkeypatch, capsys, "report", tmp_path, "--output", tmp_path)
+
+
+def test_processes_that_can_not_be_found(tmp_path, monkeypatch, capsys):
+  """The error says what is missing, instead of a traceback of jax."""
+  run = ("run", "quick", "--output", tmp_path / "new")
+  with pytest.raises(SystemExit, match="--process need --distributed"):
+    main(monkeypatch, capsys, *run, "--process", 1)
+  # As in a fresh process, where jax has no devices yet.
+  monkeypatch.setattr(jax.distributed, "initialize", State().initialize)
+  with pytest.raises(SystemExit, match="coordinator_address .* --coord"):
+    main(monkeypatch, capsys, *run, "--distributed")
+  two = ("--distributed", "--coordinator", "127.0.0.1:1", "--processes", 2)
+  with pytest.raises(SystemExit, match="process id .* and --process None"):
+    main(monkeypatch, capsys, *run, *two)
+  with pytest.raises(SystemExit, match="process_id < num.* and --process 2"):
+    main(monkeypatch, capsys, *run, *two, "--process", 2)
+  assert not list(tmp_path.glob("*"))

@@ -4,11 +4,14 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
+
+from experiments import rows
 
 ROOT = pathlib.Path(__file__).parents[2]
 RUN = ("run", "quick", "--set", "epochs=4", "--set", "seeds=1")
@@ -79,3 +82,22 @@ def test_a_disk_that_is_full(tmp_path, limit):
   *others, last = output.splitlines()
   assert last.startswith("Error: ") and str(tmp_path) in last, output
   assert all(line.startswith("quick") for line in others), output
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path):
+  """Train together, as the guide says; rows and words are written once."""
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    address = f"127.0.0.1:{free.getsockname()[1]}"
+  two = ("--distributed", "--coordinator", address, "--processes", "2")
+  processes = [
+    start(tmp_path, more=[*two, "--process", str(i)]) for i in range(2)
+  ]
+  outputs = [process.communicate(timeout=300)[0] for process in processes]
+  assert [process.returncode for process in processes] == [0, 0], outputs
+  assert "0 of 2 runs are there already" in outputs[0]
+  assert "quick: complete" in outputs[0] and "quick" not in outputs[1]
+  actual = list(rows.read(tmp_path / "rows.jsonl"))
+  assert len(actual) == 4  # train and clean, of two runs
+  assert all(row["device"] == "2 × cpu" for row in actual)

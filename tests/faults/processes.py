@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -42,6 +43,48 @@ def _end(process: subprocess.Popen, seconds: float) -> str:
   except subprocess.TimeoutExpired:
     process.kill()
     raise AssertionError(f"it hung: {process.communicate()[0]}") from None
+
+
+# Processes that train together.
+
+
+def pair(folder: pathlib.Path) -> list[subprocess.Popen]:
+  """Starts two processes that train together."""
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    address = f"127.0.0.1:{free.getsockname()[1]}"
+  options = ["--distributed", "--coordinator", address, "--processes", "2"]
+  return [
+    studies.start(folder, None, LONGER, [*options, "--process", str(i)])
+    for i in range(2)
+  ]
+
+
+def distributed(folder: pathlib.Path) -> Iterator[Case]:
+  """One of two processes is killed, and the other one must end, too.
+
+  The same commands must then end in the bits of two that were left alone.
+  """
+
+  def finish(path: pathlib.Path) -> dict:
+    outputs = [_end(process, 600) for process in pair(path)]
+    assert "Traceback" not in "".join(outputs), outputs
+    return studies.results(path)
+
+  def attempt(victim: int) -> None:
+    path = folder / f"without {victim}"
+    processes = pair(path)
+    _wait(path, 2, processes[0])
+    processes[victim].kill()
+    output = _end(processes[1 - victim], PATIENCE)
+    processes[victim].communicate()
+    status = processes[1 - victim].returncode
+    assert status and ": complete," not in output, (status, output)
+    assert finish(path) == expected
+
+  expected = finish(folder / "whole")
+  yield "process 0", lambda: attempt(0)
+  yield "process 1", lambda: attempt(1)
 
 
 # Shares as local processes of a cluster.
@@ -226,6 +269,7 @@ def merges(folder: pathlib.Path, whole: pathlib.Path) -> Iterator[Case]:
 def run(folder: pathlib.Path, whole: pathlib.Path) -> list[Figures]:
   """Runs all cases, with the folder of a complete study."""
   kinds = {
+    "two processes that train together, one of them killed": distributed,
     "killed leaders, shares and jobs of a cluster": shares,
     "merging while shares are written": lambda path: merges(path, whole),
   }

@@ -37,7 +37,7 @@ def train_all(*args, epochs=2, **options):
   actual = {}
   for epoch in range(epochs):
     state, actual = engine.epoch(state, runs, epoch, *arrays)
-  return engine, state, jax.device_get(actual)
+  return engine, state, train.gather(actual)
 
 
 def launch(folder, cache_dir, *args, **variables):

@@ -20,7 +20,7 @@ import tiny
 
 from experiments import rows
 from experiments.config import SGD
-from experiments.engine import group, runner
+from experiments.engine import group, runner, train
 from experiments.files import UserError
 
 pytestmark = pytest.mark.usefixtures("use_tiny")
@@ -192,7 +192,7 @@ def in_place(monkeypatch, change):
   def place(runs, labels):
     placed = place_of(runs, labels)
     strength = change(np.array(placed.method.strength))
-    strength = jax.device_put(strength, engine.by_run)
+    strength = train.put(strength, engine.by_run)
     method = dataclasses.replace(placed.method, strength=strength)
     return placed._replace(method=method)
 

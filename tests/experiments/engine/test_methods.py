@@ -251,7 +251,7 @@ def test_all_are_programs(name, monkeypatch):
 def trained(*of, **options):
   engine, runs, data = start(*of, **options)
   state, actual = engine.epoch(engine.init(runs), runs, 0, *data)
-  return engine, runs, state, jax.device_get(actual)
+  return engine, runs, state, train.gather(actual)
 
 
 def plain_loop(run: train.Runs, gradients):

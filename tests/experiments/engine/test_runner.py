@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import sys
 
 import filelock
@@ -55,6 +56,26 @@ def test_killed_at_any_moment(whole, cache_dir, tmp_path):
   actual, expected = results(tmp_path), results(whole)
   assert {key: actual[key] for key in expected} == expected
   assert len(actual) == len(expected) + 4 * 2 * 2
+
+
+@pytest.mark.slow
+def test_two_processes(whole, cache_dir, tmp_path):
+  """With four devices, which share runs and batches; rows are written once."""
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = str(free.getsockname()[1])
+  flags = "--xla_force_host_platform_device_count=2"
+  variables = {"TINY_BATCH_DEVICES": "2", "XLA_FLAGS": flags}
+  processes = [
+    launch(tmp_path, cache_dir, str(i), port, **variables) for i in range(2)
+  ]
+  for process in processes:
+    finish(process)
+  actual, expected = results(tmp_path), results(whole)
+  assert set(actual) == set(expected)
+  for key, row in actual.items():
+    loss = expected[key]["metrics"]["loss"]
+    assert row["metrics"]["loss"] == pytest.approx(loss, rel=1e-3)
 
 
 @pytest.mark.slow
