@@ -17,7 +17,6 @@ import re
 from typing import Any
 
 import jax
-from jax.sharding import Sharding
 import numpy as np
 
 from experiments.engine.train import gather, put
@@ -54,8 +53,13 @@ class Checkpoints:
     """Returns the epochs that have a checkpoint, the last one first."""
     return _epochs(self.folder)
 
-  def restore(self, epoch: int, like: Any, sharding: Sharding) -> Any:
-    """Returns the state after an epoch, with shapes and dtypes as `like`."""
+  def restore(self, epoch: int, like: Any) -> Any:
+    """Returns the state after an epoch.
+
+    Args:
+      epoch: one of :attr:`epochs`.
+      like: the state's shapes, dtypes and shardings.
+    """
     path = self.folder / str(epoch)
     arrays = _read(path, self.group)
     leaves, treedef = jax.tree.flatten(like)
@@ -66,7 +70,8 @@ class Checkpoints:
         "shapes or dtypes than the state. Other versions of the code may have "
         "written it. Remove it, to resume from the one before it."
       )
-    return treedef.unflatten([put(x, sharding) for x in arrays])
+    pairs = zip(arrays, leaves, strict=True)
+    return treedef.unflatten([put(x, its.sharding) for x, its in pairs])
 
   def save(self, epoch: int, state: Any) -> None:
     """Copies the state, and writes the copy while training continues.

@@ -7,6 +7,8 @@ In functions of one run, logits are (images, classes), and labels (images,).
 `fit` has the indices of one half of the images, `judge` of the other half.
 """
 
+from collections.abc import Iterable
+import concurrent.futures
 import functools
 import math
 from typing import Any, NamedTuple
@@ -57,6 +59,36 @@ def images_of(
   key = jax.random.fold_in(key, int(severity))
   images = corruptions.corrupt(test.test_images, name, int(severity), key)
   return np.asarray(images), test.test_labels
+
+
+class Sets:
+  """Makes sets of images ahead of their use, in another thread.
+
+  Most of the time is compilation, on the host, while the device trains. Sets
+  stay in memory.
+  """
+
+  def __init__(self, test: datasets.Images, path: str | None = None):
+    self._make = lambda name: images_of(name, test, path)
+    self._asked: dict[str, concurrent.futures.Future[Any]] = {}
+    self._thread = concurrent.futures.ThreadPoolExecutor(1)
+
+  def ask(self, datasets: Iterable[str]) -> None:
+    """Queues sets to be made, in this order, if they are not yet."""
+    for name in datasets:
+      if name not in self._asked:
+        self._asked[name] = self._thread.submit(self._make, name)
+
+  def __getitem__(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images and labels of a set, as :func:`images_of`. May wait."""
+    self.ask([name])
+    if self._asked[name].exception() is not None:
+      # It may have failed for lack of memory, which training used.
+      return self._make(name)
+    return self._asked[name].result()
+
+  def close(self) -> None:
+    self._thread.shutdown(cancel_futures=True)
 
 
 class Evaluated(NamedTuple):

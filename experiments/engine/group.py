@@ -87,8 +87,7 @@ class Group:
   options: Options
   rows: Rows
   data: datasets.Images  # to train on
-  # Returns images and labels to evaluate on, by the set's name.
-  sets: Callable[[str], tuple[np.ndarray, np.ndarray]]
+  sets: evaluate.Sets  # to evaluate on
   engine: train.Engine
   evaluator: evaluate.Evaluator
   say: Callable[[str], object]
@@ -134,22 +133,26 @@ class Group:
     engine, epochs = self.engine, self.study.config.epochs
     every = self.options.checkpoint_every or max(10, epochs // 20)
     runs = engine.place(self.runs, self.data.train_labels)
-    data = tuple(map(engine.replicate, self.data[:2]))  # images and labels
+    images = engine.replicate(self.data.train_images)
+    labels = engine.replicate(self.data.train_labels)
+    own = functools.partial(self._own_temperatures, runs, images, labels)
     with Checkpoints(self.folder / "state", self.identity) as checkpoints:
       done, state = self._restore(checkpoints, runs)
-      self._evaluate(done, state, runs, data)
+      self._evaluate(done, state, own)
       eta = Eta(epochs - done)
       for epoch in range(done + 1, epochs + 1):
-        state, metrics = engine.epoch(state, runs, epoch - 1, *data)
+        state, metrics = engine.epoch(state, runs, epoch - 1, images, labels)
         evaluated = epoch in self.study.epochs_evaluated()
         corrupted = len(self.study.datasets(epoch)) > 2
         save = epoch % every == 0 or epoch == epochs or corrupted
         self.pending.append((epoch, metrics))
         if not self._write_finished(eta, wait=evaluated or save):
           return
+        if epoch > done + 1:
+          self._ask_for_sets()
         if save:
           checkpoints.save(epoch, state)
-        self._evaluate(epoch, state, runs, data)
+        self._evaluate(epoch, state, own)
         if evaluated or save:
           eta.restart()
 
@@ -161,9 +164,12 @@ class Group:
     done = next(usable, 0)
     if not done:
       return 0, self.engine.init(runs)
+    shapes = jax.tree.map(
+      lambda x: x.update(sharding=self.engine.by_run),
+      jax.eval_shape(self.engine.init, runs),
+    )
     self.say(f"{self.label}: resumes after epoch {done}")
-    like = jax.eval_shape(self.engine.init, runs)
-    return done, checkpoints.restore(done, like, self.engine.by_run)
+    return done, checkpoints.restore(done, shapes)
 
   def _lacks_rows_before(self, done: int) -> bool:
     """Returns whether rows are missing of epochs before a checkpoint's.
@@ -209,7 +215,9 @@ class Group:
       if not is_finite and not self.missing.diverged(run)
     )
 
-  def _own_temperatures(self, weights, runs, data) -> jax.Array | None:
+  def _own_temperatures(
+    self, runs: train.Runs, images, labels, weights: train.Weights
+  ) -> jax.Array | None:
     """Returns each run's own temperature (runs,), if the study has them."""
     if self.study.temperatures_of:
       source = load_study(self.study.temperatures_of)
@@ -218,9 +226,9 @@ class Group:
       return train.put(own.astype(np.float32), self.engine.by_run)
     if runs.own is None:
       return None
-    return self.evaluator.temperatures(weights, runs.own, *data)
+    return self.evaluator.temperatures(weights, runs.own, images, labels)
 
-  def _evaluate(self, epoch: int, state: train.State, runs, data) -> None:
+  def _evaluate(self, epoch: int, state: train.State, own_temperatures) -> None:
     """Makes missing rows. While one set is computed, the one before is sent."""
     if epoch not in self.study.epochs_evaluated():
       return
@@ -229,19 +237,29 @@ class Group:
     if not wanted:
       return
     ensembles = tuple(members for _, members in self._ensembles())
-    own = self._own_temperatures(state.evaluated, runs, data)
+    own = own_temperatures(state.evaluated)
     clean, finish = None, lambda: None
     # Clean images come first: corrupted ones are also scaled by their T.
     for dataset in self.study.datasets(epoch)[1:]:
       if dataset not in wanted | {"clean"}:
         continue
       evaluated = self.evaluator(
-        state.evaluated, *self.sets(dataset), clean, ensembles, own
+        state.evaluated, *self.sets[dataset], clean, ensembles, own
       )
       clean = clean or evaluated
+      self._ask_for_sets()
       finish()
       finish = functools.partial(self._finish, epoch, dataset, evaluated)
     finish()
+
+  def _ask_for_sets(self) -> None:
+    """Has corrupted images made, in another thread.
+
+    Call it after a program has run once: XLA times kernels while it compiles,
+    on an idle machine. Programs that are compiled later wait for the sets: the
+    clean images are then the last in the queue.
+    """
+    self.sets.ask(self.study.datasets(self.study.config.epochs)[2:])
 
   def _ensembles(self) -> list[tuple[str, tuple[int, ...]]]:
     """Names of the ensembles in rows, and the numbers of their runs."""

@@ -9,7 +9,6 @@ rows that are missing.
 from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
-import functools
 import json
 import pathlib
 
@@ -116,24 +115,21 @@ def _complete(study, folder, options, rows, mesh, groups, say) -> None:
     convolutions=options.convolutions,
   )
   evaluator = evaluate.Evaluator(engine)
-  # All groups share the images, in memory.
-  sets = functools.cache(
-    lambda name: evaluate.images_of(name, data, options.corrupted)
-  )
-  for number, runs in enumerate(groups, 1):
-    Group(
-      runs,
-      f"{study.name} {number}/{len(groups)}",
-      study=study,
-      output=folder,
-      options=options,
-      rows=rows,
-      data=data,
-      sets=sets,
-      engine=engine,
-      evaluator=evaluator,
-      say=say,
-    ).complete()
+  with contextlib.closing(evaluate.Sets(data, options.corrupted)) as sets:
+    for number, runs in enumerate(groups, 1):
+      Group(
+        runs,
+        f"{study.name} {number}/{len(groups)}",
+        study=study,
+        output=folder,
+        options=options,
+        rows=rows,
+        data=data,
+        sets=sets,
+        engine=engine,
+        evaluator=evaluator,
+        say=say,
+      ).complete()
 
 
 def make_groups(

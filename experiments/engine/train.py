@@ -22,7 +22,7 @@ from flax.traverse_util import flatten_dict
 import jax
 from jax.experimental import mesh_utils, multihost_utils
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, Sharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 import numpy as np
 import optax
@@ -481,7 +481,7 @@ def noisy_labels(
   return noisy % classes
 
 
-def put(array: np.ndarray, sharding: Sharding) -> jax.Array:
+def put(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
   """Shards an array, which every process has, over all devices."""
   return jax.make_array_from_callback(
     array.shape, sharding, lambda index: array[index]

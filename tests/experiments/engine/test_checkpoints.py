@@ -29,15 +29,15 @@ def save(folder, *epochs):
       saved.save(epoch, state_of(epoch))
 
 
-SHARDING = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-
-
 def restored(folder):
   """By epoch, the first being the last that is there."""
-  like = jax.eval_shape(lambda: state_of(0))
+  sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  like = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+    jax.eval_shape(lambda: state_of(0)),
+  )
   with checkpoints.Checkpoints(folder, GROUP) as saved:
-    epochs = saved.epochs
-    return {epoch: saved.restore(epoch, like, SHARDING) for epoch in epochs}
+    return {epoch: saved.restore(epoch, like) for epoch in saved.epochs}
 
 
 def assert_restored(folder, *epochs):
@@ -79,9 +79,9 @@ def test_a_checkpoint_is_of_the_state_when_it_was_saved(tmp_path):
     for epoch in range(1, 6):
       saved.save(epoch, state)
       state = step(step(state))
-      like = jax.ShapeDtypeStruct((10**6,), "float32")
+      like = jax.ShapeDtypeStruct((10**6,), "float32", sharding=state.sharding)
       saved._wait()
-      assert np.all(saved.restore(epoch, like, SHARDING) == 2 * epoch - 1)
+      assert np.all(saved.restore(epoch, like) == 2 * epoch - 1)
 
 
 def test_every_flipped_bit_is_found(copy):
@@ -159,8 +159,7 @@ def test_an_undamaged_link_is_used(copy, tmp_path):
 def test_one_that_is_intact_but_of_another_form(copy):
   with checkpoints.Checkpoints(copy, GROUP) as saved:
     with pytest.raises(UserError, match="2 is undamaged, but can't be"):
-      like = {"other": jax.ShapeDtypeStruct((5,), np.float32)}
-      saved.restore(2, like, SHARDING)
+      saved.restore(2, {"other": jax.ShapeDtypeStruct((5,), np.float32)})
   assert checkpoints.remove_damaged(copy, GROUP) == []
 
 

@@ -1,5 +1,8 @@
 """Sets of images, and the metrics of runs and ensembles on them."""
 
+import contextlib
+import threading
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -11,7 +14,8 @@ from small_studies import (
 )
 import tiny
 
-from experiments import registry
+from experiments import datasets, registry
+from experiments.datasets import cache
 from experiments.engine import evaluate, train
 from orthograd_optax import calibration
 
@@ -31,6 +35,32 @@ def test_sets_of_images():
   assert not np.array_equal(first, other) and len(labels) == 1000
   with pytest.raises(ValueError, match="severity is 7"):
     evaluate.images_of("fog/7", SAMPLE)
+
+
+def test_sets_are_made_ahead(monkeypatch):
+  sample = datasets.load_sample()
+  made = []
+
+  def images_of(name, *args, _make=evaluate.images_of):
+    made.append((name, threading.current_thread() is threading.main_thread()))
+    if name == "fog/2":
+      raise cache.DataError("no fog")
+    return _make(name, *args)
+
+  monkeypatch.setattr(evaluate, "images_of", images_of)
+  with contextlib.closing(evaluate.Sets(sample)) as sets:
+    sets.ask(["contrast/1", "fog/2"])
+    sets.ask(["contrast/1"])
+    images, labels = sets["contrast/1"]
+    # One that failed is tried again.
+    with pytest.raises(cache.DataError, match="no fog"):
+      sets["fog/2"]
+    np.testing.assert_array_equal(sets["clean"][0], sample.test_images)
+  there, here = [("contrast/1", False), ("fog/2", False)], [("fog/2", True)]
+  assert made == [*there, *here, ("clean", False)]
+  expected, _ = images_of("contrast/1", sample)
+  np.testing.assert_array_equal(images, expected)
+  np.testing.assert_array_equal(labels, sample.test_labels)
 
 
 def test_logits_and_metrics(trained):

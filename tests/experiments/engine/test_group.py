@@ -20,7 +20,7 @@ import tiny
 
 from experiments import rows
 from experiments.config import SGD
-from experiments.engine import group, runner, train
+from experiments.engine import evaluate, group, runner, train
 from experiments.files import UserError
 
 pytestmark = pytest.mark.usefixtures("use_tiny")
@@ -89,6 +89,25 @@ def test_an_epoch_is_begun_before_the_last_is_looked_at(tmp_path, events):
   )
   assert events[8:10] == [("begin", 1), ("look", 1)]
   assert results(tmp_path) == results(after.parent)
+
+
+def test_corrupted_images_are_made_while_it_trains(
+  tmp_path, monkeypatch, events
+):
+  """In another thread, once the first epoch is compiled."""
+
+  def ask(sets, names, _ask=evaluate.Sets.ask):
+    events.append(("ask", names))
+    _ask(sets, names)
+
+  monkeypatch.setattr(evaluate.Sets, "ask", ask)
+  study = tiny.STUDY.override(
+    ["corrupted_at=", "evaluate_every=4", "methods=sgd,orthograd"]
+  )
+  runner.run_study(study, tmp_path, say=print)
+  corrupted = ("ask", study.datasets(4)[2:])
+  assert events[:4] == [("begin", 1), ("begin", 2), ("look", 1), corrupted]
+  assert events.index(("look", 4)) < events.index(("ask", ["clean"]))
 
 
 def flip(path):
