@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from experiments import files
-from experiments.datasets import cache, cifar10, corruptions
+from experiments.datasets import cache, cifar, corruptions
 
 SCALE = 2  # screen pixels of a pixel, in each direction
 GAP, LEFT, TOP = 4, 130, 44
@@ -14,7 +14,7 @@ GAP, LEFT, TOP = 4, 130, 44
 
 def draw_sample(number: int, path: pathlib.Path, seed: int = 0) -> pathlib.Path:
   """Draws the contact sheet of one of the sample's test images."""
-  images = cifar10.load_sample().test_images
+  images = cifar.load_sample().test_images
   if not 0 <= number < len(images):
     raise cache.DataError(
       f"--image is {number}, but must be from 0 to {len(images) - 1}, the "
