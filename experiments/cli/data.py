@@ -156,7 +156,8 @@ def data_sheet(args: argparse.Namespace) -> None:
   """draw one image in every corruption and severity of CIFAR-10-C"""
   from experiments.datasets import sheet
 
-  print(f"Wrote {sheet.draw_sample(args.image, args.output, args.seed)}.")
+  sheet.draw(args.image, args.output, args.seed)
+  print(f"Wrote {args.output}.")
 
 
 def _report(problems: Mapping[Any, str | None], error: str) -> None:

@@ -3,8 +3,6 @@
 No more is read than the data set has, whatever sizes a file claims.
 """
 
-from collections.abc import Iterator
-import contextlib
 import gzip
 import io
 import os
@@ -26,7 +24,11 @@ ALL_HEADERS = 128 * 1024
 
 def from_archive(files: Files, path: pathlib.Path) -> Contents:
   """Reads a tar archive, which may be gzipped, without extracting files."""
-  with _unpacked(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+  with path.open("rb") as raw:
+    zipped = raw.peek(2).startswith(b"\x1f\x8b")
+    whole = gzip.GzipFile(fileobj=raw) if zipped else raw
+    file = Bounded(whole, LARGEST_ARCHIVE, LARGEST_HEADER, ALL_HEADERS)
+    tar = tarfile.open(fileobj=file, mode="r:")
     # Of files with the same name, the first counts. Links are ignored.
     there: dict[str, tarfile.TarInfo] = {}
     for member in tar:
@@ -46,16 +48,6 @@ def from_archive(files: Files, path: pathlib.Path) -> Contents:
       return content.read()
 
     yield from files.convert(there, read, path)
-
-
-@contextlib.contextmanager
-def _unpacked(path: pathlib.Path) -> Iterator[Bounded]:
-  """Opens an archive whose headers are to be read."""
-  with path.open("rb") as raw:
-    zipped = raw.read(2) == b"\x1f\x8b"
-    raw.seek(0)
-    file = gzip.GzipFile(fileobj=raw) if zipped else raw
-    yield Bounded(file, LARGEST_ARCHIVE, LARGEST_HEADER, ALL_HEADERS)
 
 
 def read_picture(

@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from PIL import Image
 from scipy import ndimage, special
 
 from experiments.datasets import frost as textures_of_frost
@@ -124,14 +125,12 @@ def speckle_noise(key, x, c):
 # Blur.
 
 
-def gaussian_blur(key, x, c):
-  del key
+def gaussian_blur(_, x, c):
   (blur,) = c
   return dot(blur, x)
 
 
-def defocus_blur(key, x, c):
-  del key
+def defocus_blur(_, x, c):
   radius, alias = c
   reach = np.arange(-8, 9)
   disk = reach[:, None] ** 2 + reach[None] ** 2 <= radius**2
@@ -201,8 +200,7 @@ def motion_blur(key, x, c):
   return _motion(x, angle, weights)
 
 
-def zoom_blur(key, x, c):
-  del key
+def zoom_blur(_, x, c):
   factors = np.arange(1, c, 0.01)
   total = x
   for factor in factors:
@@ -309,8 +307,7 @@ def frost_textures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 # Colour.
 
 
-def brightness(key, x, c):
-  del key
+def brightness(_, x, c):
   value = jnp.max(x, axis=3, keepdims=True)
   brighter = jnp.minimum(value + 255 * c, 255)
   # Hue and saturation stay, so all channels grow by one factor. Black has
@@ -319,8 +316,7 @@ def brightness(key, x, c):
   return jnp.where(value > 0, grown, brighter) + 1e-3
 
 
-def saturate(key, x, c):
-  del key
+def saturate(_, x, c):
   factor, offset = c
   value = jnp.max(x, axis=3, keepdims=True)
   spread = value - jnp.min(x, axis=3, keepdims=True)
@@ -333,8 +329,7 @@ def saturate(key, x, c):
   return value * (1 - new * share) + 1e-3
 
 
-def contrast(key, x, c):
-  del key
+def contrast(_, x, c):
   mean = jnp.mean(x, axis=(1, 2), keepdims=True)
   return (x - mean) * c + mean
 
@@ -400,21 +395,12 @@ def _bilinear(images, rows, columns, border):
 @functools.cache
 def box_matrix(inputs: int, outputs: int):
   """Returns the matrix of Pillow's box filter, padded to 32 × 32."""
-  scale = inputs / outputs
-  reach = max(scale, 1.0) / 2
-  matrix = np.zeros((SIZE, SIZE))
-  for i in range(outputs):
-    centre = (i + 0.5) * scale
-    first = max(int(centre - reach + 0.5), 0)
-    last = min(int(centre + reach + 0.5), inputs)
-    offset = (np.arange(first, last) - centre + 0.5) / max(scale, 1.0)
-    weights = ((offset > -0.5) & (offset <= 0.5)).astype(float)
-    matrix[i, first:last] = weights / weights.sum()
-  return matrix
+  rows = Image.fromarray(np.eye(inputs, dtype=np.float32))
+  matrix = rows.resize((inputs, outputs), Image.Resampling.BOX)
+  return np.pad(matrix, ((0, SIZE - outputs), (0, SIZE - inputs)))
 
 
-def pixelate(key, x, c):
-  del key
+def pixelate(_, x, c):
   for matrix in c:  # to a smaller size and back
     matrix = jnp.asarray(matrix, x.dtype)
     # Pillow rounds after each direction.

@@ -6,13 +6,10 @@ It is either a folder of the published `.npy` files, or a TFDS data dir with
 `labels.npy` has their labels.
 """
 
-from collections.abc import Callable
-import functools
 import hashlib
 import math
 import os
 import pathlib
-from typing import Any
 
 import numpy as np
 
@@ -50,17 +47,12 @@ def load(
     DataError: if they are missing or not CIFAR-10-C's.
   """
   name = corruptions.check(name, severity)
-  return _reader(path)(name, severity)
-
-
-def _reader(path: str | os.PathLike) -> Callable[[str, int], Any]:
-  """Returns the function that reads a corruption and severity from a path."""
   path = pathlib.Path(path).expanduser()
   for folder in (path, path / "CIFAR-10-C"):
     if (folder / "labels.npy").is_file():
-      return functools.partial(_from_arrays, folder)
+      return _from_arrays(folder, name, severity)
   if (path / "cifar10_corrupted").is_dir():
-    return functools.partial(_from_tfds, path)
+    return _from_tfds(path, name, severity)
   raise DataError(
     f"{path} has neither a labels.npy beside the .npy files of CIFAR-10-C nor "
     "a cifar10_corrupted prepared by TFDS. Give the folder that has."
@@ -112,18 +104,13 @@ def _from_tfds(data_dir, name, severity):
 
 
 def verify(path: str | os.PathLike) -> dict[str, str | None]:
-  """Returns what is wrong with each corruption of a published set, or None.
-
-  Raises:
-    DataError: if the path has no published set.
-  """
-  read = _reader(path)
-  problems = {}
+  """Returns what is wrong with each corruption of a published set, or None."""
+  problems: dict[str, str | None] = {}
   for name in corruptions.ALL_CORRUPTIONS:
+    problems[name] = None
     try:
       for severity in range(1, 6):
-        read(name, severity)
-      problems[name] = None
+        load(path, name, severity)
     except DataError as error:
       problems[name] = str(error)
   return problems

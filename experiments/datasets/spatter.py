@@ -109,9 +109,7 @@ def equalize(x):
   """Equalizes the histogram of 256 grey levels, as OpenCV does."""
   n = len(x)
   levels = x.reshape(n, -1).astype(jnp.int32)
-  ones = jnp.ones_like(levels)
-  count = functools.partial(jax.ops.segment_sum, num_segments=256)
-  histogram = jax.vmap(count)(ones, levels)
+  histogram = jax.vmap(functools.partial(jnp.bincount, length=256))(levels)
   total = SIZE * SIZE
   lowest = jnp.argmax(histogram > 0, axis=1)
   at_lowest = jnp.take_along_axis(histogram, lowest[:, None], axis=1)

@@ -383,7 +383,7 @@ def test_sheet(monkeypatch, tmp_path):
   monkeypatch.setattr(corruptions, "corrupt", lambda x, _, i, key: x ^ i)
   image = cifar.load_sample().test_images[19]
   path = tmp_path / "new" / "sheet.png"
-  sheet.draw(image, path)
+  sheet.draw(19, path)
   with PIL.Image.open(path) as picture:
     pixels = np.asarray(picture.convert("RGB"))
   cell = 32 * sheet.SCALE + sheet.GAP
