@@ -16,12 +16,6 @@ the file is read. The cache is the folder $ORTHOGRAD_DATA. If that is not set,
 it is `orthograd-optax` in the platform's folder for caches.
 """
 NAMES = "cifar10, cifar100, mnist, fashion_mnist or frost"
-CACHE = argument(
-  "--cache",
-  type=PATH,
-  metavar="FOLDER",
-  help="the cache (default: $ORTHOGRAD_DATA, or the platform's)",
-)
 NAME = argument(
   "name", nargs="?", default="cifar10", help=f"{NAMES} (default: cifar10)"
 )
@@ -37,7 +31,6 @@ NAME = argument(
     "has the data; or the path of an archive or folder of the data set, or of "
     "a TFDS data dir",
   ),
-  CACHE,
   topic="data",
   example=(
     "data fetch cifar10 --source ~/cifar-10-binary.tar.gz",
@@ -54,7 +47,6 @@ def data_fetch(args: argparse.Namespace) -> None:
 
 @command(
   argument("name", nargs="?", help=f"{NAMES} (default: all of them)"),
-  CACHE,
   topic="data",
   example=("data status mnist", "lists the files, and how to get missing ones"),
 )
@@ -66,7 +58,6 @@ def data_status(args: argparse.Namespace) -> None:
 
 @command(
   NAME,
-  CACHE,
   topic="data",
   example=("data verify", "names every file that is missing or damaged"),
 )
@@ -95,14 +86,13 @@ def _files(name: str | None) -> list[Any]:
 
 
 @command(
-  CACHE,
   topic="data",
   example=("data frost", "puts the textures into the cache"),
 )
 def data_frost(args: argparse.Namespace) -> None:
   """get the textures of CIFAR-10-C's frost, as `data fetch frost` does
 
-  The textures come from the package imagecorruptions, installed or downloaded.
+  The textures come from the package imagecorruptions, downloaded by pip.
   None of its code is run."""
   from experiments.datasets import frost, sources
 
@@ -117,7 +107,6 @@ def data_frost(args: argparse.Namespace) -> None:
     help="the folder of its .npy files, or a TFDS data dir with "
     "cifar10_corrupted",
   ),
-  CACHE,
   topic="data",
   example=("data published CIFAR-10-C", "checks the .npy files in CIFAR-10-C"),
 )
@@ -145,7 +134,6 @@ def data_published(args: argparse.Namespace) -> None:
     metavar="FILE",
     help="the PNG to write (cifar10c.png)",
   ),
-  CACHE,
   topic="data",
   example=(
     "data sheet --image 3 --output cat.png",

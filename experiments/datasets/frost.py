@@ -20,26 +20,29 @@ TEXTURES = {
 }
 
 
-def load_frost(folder: str | os.PathLike | None = None) -> list[np.ndarray]:
+def load_frost(
+  folder: str | os.PathLike | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Loads the textures of CIFAR-10-C's frost, at a fifth of their size.
 
   Args:
     folder: the cache; by default :func:`cache.cache_folder`.
 
   Returns:
-    Five uint8 arrays of shape (rows, columns, 3).
+    Textures (5, rows, columns, 3), uint8, padded to the size of the largest,
+    their rows and their columns.
 
   Raises:
     DataError: if they are missing or damaged.
   """
   (content,) = FROST.load(folder)
-  textures = []
-  for columns, rows in TEXTURES.values():
-    shape = rows // 5, columns // 5, 3
-    size = np.prod(shape)
-    textures.append(content[:size].reshape(shape))
+  widths, heights = np.array(list(TEXTURES.values())).T // 5
+  textures = np.zeros((len(widths), max(heights), max(widths), 3), np.uint8)
+  for texture, rows, columns in zip(textures, heights, widths, strict=True):
+    size = 3 * rows * columns
+    texture[:rows, :columns] = content[:size].reshape(rows, columns, 3)
     content = content[size:]
-  return textures
+  return textures, heights, widths
 
 
 def _convert(names: Names, read: Read) -> Contents:

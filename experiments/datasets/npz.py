@@ -90,9 +90,9 @@ def read(name: str) -> Dataset:
     if not holds:
       raise DataError(f"{path}: {array} must {rule}, but has {has}. {remedy}")
   images = Images(*(arrays[array] for array in Images._fields))
-  counts = np.bincount(images.train_labels)
-  mean, std = _moments(images.train_images)
   data = Images(*(x.astype(np.int32) if x.ndim == 1 else x for x in images))
+  counts = np.bincount(data.train_labels)
+  mean, std = _moments(images.train_images)
   return Dataset(
     name=name,
     classes=tuple(map(str, arrays.get("classes", range(len(counts))))),
@@ -155,14 +155,6 @@ def _rules(
       f"dtype {labels.dtype} and shape {labels.shape}",
       NUMBER,
     )
-    least = labels.min()
-    yield (
-      f"{part}_labels",
-      least >= 0,
-      "number the classes from 0",
-      least,
-      NUMBER,
-    )
   shape = arrays["train_images"].shape[1:]
   yield (
     "test_images",
@@ -175,16 +167,16 @@ def _rules(
   count = len(numbers)
   yield (
     "train_labels",
-    count > 1 and numbers[-1] == count - 1,
+    count > 1 and np.array_equal(numbers, np.arange(count)),
     "have images of two or more classes, numbered from 0 without a gap",
     f"the labels {brief(numbers.tolist())}",
     NUMBER,
   )
   yield (
     "test_labels",
-    labels.max() < count and len(labels) > 1,
+    0 <= labels.min() and labels.max() < count and len(labels) > 1,
     f"have two or more labels, from 0 to {count - 1} as train_labels",
-    f"{len(labels)}, up to {labels.max()}",
+    f"{len(labels)}, from {labels.min()} to {labels.max()}",
     "Leave out test images of other classes.",
   )
   classes = arrays.get("classes", numbers)

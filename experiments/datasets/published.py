@@ -6,6 +6,7 @@ It is either a folder of the published `.npy` files, or a TFDS data dir with
 `labels.npy` has their labels.
 """
 
+from collections.abc import Callable
 import hashlib
 import math
 import os
@@ -46,13 +47,19 @@ def load(
   Raises:
     DataError: if they are missing or not CIFAR-10-C's.
   """
-  name = corruptions.check(name, severity)
+  corruptions.check(name, severity)
+  read, folder = _reader(path)
+  return read(folder, name, severity)
+
+
+def _reader(path: str | os.PathLike) -> tuple[Callable, pathlib.Path]:
+  """Returns the function that reads a published set, and its folder."""
   path = pathlib.Path(path).expanduser()
   for folder in (path, path / "CIFAR-10-C"):
     if (folder / "labels.npy").is_file():
-      return _from_arrays(folder, name, severity)
+      return _from_arrays, folder
   if (path / "cifar10_corrupted").is_dir():
-    return _from_tfds(path, name, severity)
+    return _from_tfds, path
   raise DataError(
     f"{path} has neither a labels.npy beside the .npy files of CIFAR-10-C nor "
     "a cifar10_corrupted prepared by TFDS. Give the folder that has."
@@ -104,13 +111,18 @@ def _from_tfds(data_dir, name, severity):
 
 
 def verify(path: str | os.PathLike) -> dict[str, str | None]:
-  """Returns what is wrong with each corruption of a published set, or None."""
+  """Returns what is wrong with each corruption of a published set, or None.
+
+  Raises:
+    DataError: if the path has no published set.
+  """
+  read, folder = _reader(path)
   problems: dict[str, str | None] = {}
   for name in corruptions.ALL_CORRUPTIONS:
     problems[name] = None
     try:
       for severity in range(1, 6):
-        load(path, name, severity)
+        read(folder, name, severity)
     except DataError as error:
       problems[name] = str(error)
   return problems

@@ -5,8 +5,8 @@
 1. `tfds`: a prepared TFDS dataset (`$TFDS_DATA_DIR`, or
    `~/tensorflow_datasets`), read without TensorFlow;
 2. `official`: the official files, downloaded from their host;
-3. `npm`, `installed` and `pip`: a package, for machines that reach package
-   registries only. None of its code is run.
+3. `npm` or `pip`: a package, for machines that reach package registries only.
+   None of its code is run.
 
 A data set may lack some of them. A source can also be a path: of a file or
 archive, of a folder with the files, or of a TFDS data dir.
@@ -15,7 +15,6 @@ archive, of a folder with the files, or of a TFDS data dir.
 from collections.abc import Callable
 import errno
 import http.client
-import importlib.metadata
 import os
 import pathlib
 import shutil
@@ -108,7 +107,6 @@ def _fill(
     "tfds": (files.tfds, lambda: from_tfds(files)),
     "official": (files.downloads, lambda: from_official(files, folder)),
     "npm": (files.npm, lambda: from_package(files, folder, "npm")),
-    "installed": (files.pip, lambda: from_installed(files)),
     "pip": (files.pip, lambda: from_package(files, folder, "pip")),
   }
   named = {name: read for name, (has, read) in ways.items() if has}
@@ -287,7 +285,8 @@ def from_package(files: Files, folder: pathlib.Path, packer: str) -> Contents:
       reason = " ".join(done.stdout.splitlines()[-3:])
       raise DataError(
         f"{packer} failed to get {package}, with status {done.returncode}: "
-        f"{brief(reason)}. Check which registry {packer} is set to use."
+        f"{brief(reason)}. Check which registry {packer} is set to use, or "
+        "give the folder of the package's files as --source."
       )
     (path,) = archives
     if packer == "npm":
@@ -301,14 +300,3 @@ def from_package(files: Files, folder: pathlib.Path, packer: str) -> Contents:
     with zipfile.ZipFile(path) as wheel:
       there = {pathlib.PurePosixPath(x).name: x for x in wheel.namelist()}
       yield from files.convert(there, lambda name, _: wheel.read(name), path)
-
-
-def from_installed(files: Files) -> Contents:
-  """Reads the files of a Python package that is installed."""
-  name, _, _ = files.pip[0].partition("==")
-  try:
-    paths = importlib.metadata.files(name) or ()
-  except importlib.metadata.PackageNotFoundError as error:
-    raise DataError(f"{name} is not installed") from error
-  there = {path.name: pathlib.Path(str(path.locate())) for path in paths}
-  return files.convert(there, read_bounded, f"the installed {name}")

@@ -54,16 +54,16 @@ def canny(x, low, high):
   falling = dx * dy < 0
   # An edge is at least as large as both neighbours across it. Along an axis,
   # the later of two equal ones counts.
-  first = jnp.where(
+  neighbour = lambda step: jnp.where(
     flat,
-    at(0, -1),
-    jnp.where(steep, at(-1, 0), jnp.where(falling, at(-1, 1), at(-1, -1))),
+    at(0, step),
+    jnp.where(
+      steep,
+      at(step, 0),
+      jnp.where(falling, at(step, -step), at(step, step)),
+    ),
   )
-  second = jnp.where(
-    flat,
-    at(0, 1),
-    jnp.where(steep, at(1, 0), jnp.where(falling, at(1, -1), at(1, 1))),
-  )
+  first, second = neighbour(-1), neighbour(1)
   axial = flat | steep
   ridge = (size > first) & jnp.where(axial, size >= second, size > second)
   weak = ridge & (size > low)

@@ -41,7 +41,7 @@ def test_help_ends_in_an_example(key, monkeypatch, capsys):
 
 
 def test_status_lists_frost(tmp_path, monkeypatch, capsys):
-  status = ("data", "status", "--cache", tmp_path)
+  status = "data", "status"
   monkeypatch.setenv("ORTHOGRAD_DATA", str(tmp_path))
   shown = main(monkeypatch, capsys, *status)
   assert "frost.bin               missing\n" in shown
@@ -50,10 +50,10 @@ def test_status_lists_frost(tmp_path, monkeypatch, capsys):
     (tmp_path / name).touch()
   shown = main(monkeypatch, capsys, *status)
   assert shown.count(" missing\n") == 9 and "data fetch cifar10`" not in shown
-  shown = main(monkeypatch, capsys, *status[:2], "frost", *status[2:])
+  shown = main(monkeypatch, capsys, *status, "frost")
   assert "frost.bin                         0 bytes\n" in shown
   with pytest.raises(SystemExit):
-    main(monkeypatch, capsys, "data", "verify", "frost", *status[2:])
+    main(monkeypatch, capsys, "data", "verify", "frost")
   shown = capsys.readouterr().out
   assert "frost.bin: damaged: 0 bytes, SHA-256 e3b0c44298fc1c14" in shown
 

@@ -236,7 +236,7 @@ def data_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
   path = store / "frost.bin"
 
   def textures():
-    return [array.tobytes() for array in frost.load_frost(store)]
+    return frost.load_frost(store)[0].tobytes()
 
   content = frost_content(files)
   readers.append(Reader("frost", path, content, textures, same=True))

@@ -227,7 +227,11 @@ def test_npz_identity(digits, tmp_path):
     ("train_labels", lambda x: x + 0.5, "be whole numbers.*np.unique"),
     ("train_labels", lambda x: x + 1, "numbered from 0 without a gap"),
     ("train_labels", lambda x: 0 * x, "two or more classes"),
-    ("test_labels", lambda x: x - 1, "from 0, but has -1"),
+    (
+      "test_labels",
+      lambda x: x - 1,
+      "from 0 to 9 as train_labels, but has 597, from -1 to 8",
+    ),
     ("test_labels", lambda x: x + 1, "labels, from 0 to 9"),
     ("classes", lambda _: np.array(["a", "b"]), "name for each of the 10"),
     ("mirror", lambda _: np.array("no"), "be true or false.*dtype <U2"),
