@@ -50,7 +50,7 @@ def npm_archive(path, files):
       png = io.BytesIO()
       PIL.Image.fromarray(images.reshape(SIZE, 1024, 3)).save(png, "PNG")
       add(archive, f"package/{pathlib.Path(name).stem}.png", png.getvalue())
-      part = "test" if name == cifar.TEST_FILE else "train"
+      part = "test" if name == cifar.FILES[-1] else "train"
       labels[part] += numbers.tolist()
     for part, numbers in labels.items():
       content = json.dumps(numbers).encode()

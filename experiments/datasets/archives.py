@@ -64,17 +64,13 @@ def read_picture(
   from PIL import Image
 
   try:
-    kinds = ["PNG", "JPEG"]
-    with Image.open(io.BytesIO(content), formats=kinds) as picture:
-      width, height = picture.size
-      if width != columns or height > rows:
-        raise DataError(
-          f"Expected {columns:,} × {rows:,} pixels in {name}, got {width:,} × "
-          f"{height:,}. Get it again."
-        )
-      return np.asarray(picture.convert("RGB"))
-  except DataError:
-    raise
+    picture = Image.open(io.BytesIO(content), formats=["PNG", "JPEG"])
+    width, height = picture.size
+    if width != columns or height > rows:
+      raise ValueError(
+        f"expected {columns:,} × {rows:,} pixels, got {width:,} × {height:,}"
+      )
+    return np.asarray(picture.convert("RGB"))
   except Exception as error:
     # A damaged picture can raise anything.
     raise DataError(

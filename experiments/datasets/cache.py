@@ -102,20 +102,27 @@ class Files:
       f"damaged: {size:,} bytes, SHA-256 {digest[:16]}…, not {expected[:16]}…"
     )
 
+  def verify(
+    self, folder: str | os.PathLike | None = None
+  ) -> dict[pathlib.Path, str | None]:
+    """Returns what is wrong with each file, or None."""
+    paths = (self.folder(folder) / name for name in self.digests)
+    return {path: self.problem(path) for path in paths}
+
   def load(self, folder: str | os.PathLike | None = None) -> list[np.ndarray]:
     """Maps all files into memory.
 
     Raises:
       DataError: if a file is missing or damaged.
     """
-    paths = [self.folder(folder) / name for name in self.digests]
-    for path in paths:
-      if what := self.problem(path):
+    problems = self.verify(folder)
+    for path, what in problems.items():
+      if what:
         raise DataError(
           f"{path} is {what}. Run `python -m experiments data fetch "
           f"{self.name}`: it gets missing files and replaces damaged ones."
         )
-    return [np.memmap(path, np.uint8, mode="r") for path in paths]
+    return [np.memmap(path, np.uint8, mode="r") for path in problems]
 
   def store(
     self, folder: pathlib.Path, name: str, content: bytes, origin: str
@@ -165,18 +172,12 @@ class Files:
   def status(self) -> str:
     """Returns the folder, its files and sizes, and how to get others."""
     lines = [f"{self.name}: {self.folder()}"]
-    paths = [self.folder() / name for name in self.digests]
-    for path in paths:
-      size = (
-        f"{path.stat().st_size:>11,} bytes" if path.is_file() else "missing"
-      )
-      lines.append(f"  {path.name:23} {size}")
-    if not all(path.is_file() for path in paths):
+    for name in self.digests:
+      path, size = self.folder() / name, "missing"
+      if path.is_file():
+        size = f"{path.stat().st_size:>11,} bytes"
+      lines.append(f"  {name:23} {size}")
+    if any(line.endswith("missing") for line in lines):
       command = f"python -m experiments data fetch {self.name}"
       lines.append(f"  `{command}` gets what is missing.")
     return "\n".join(lines)
-
-  def verify(self) -> dict[pathlib.Path, str | None]:
-    """Returns what is wrong with each file, or None."""
-    paths = [self.folder() / name for name in self.digests]
-    return {path: self.problem(path) for path in paths}

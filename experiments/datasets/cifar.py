@@ -29,8 +29,7 @@ CLASSES = (
   *("airplane", "automobile", "bird", "cat", "deer"),
   *("dog", "frog", "horse", "ship", "truck"),
 )
-TRAIN_FILES = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
-TEST_FILE = "test_batch.bin"
+FILES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 DIGESTS = (
   "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
   "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
@@ -146,12 +145,11 @@ def _labels(name: str, read: Read) -> np.ndarray:
 
 
 _HOST = "https://www.cs.toronto.edu/~kriz"
-_FILES = *TRAIN_FILES, TEST_FILE
-_PICTURES = tuple(name.replace(".bin", ".png") for name in _FILES)
+_PICTURES = tuple(name.replace(".bin", ".png") for name in FILES)
 CIFAR10 = Files(
   name="cifar10",
   title="CIFAR-10",
-  digests=dict(zip(_FILES, DIGESTS, strict=True)),
+  digests=dict(zip(FILES, DIGESTS, strict=True)),
   largest=30_730_000,
   versions={
     (*_PICTURES, "train_lables.json", "test_lables.json"): from_pictures  # sic

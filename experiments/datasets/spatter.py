@@ -32,14 +32,10 @@ def water(layer):
 def correlate(x, kernel, border="reflect"):
   """Applies a 3 × 3 filter. ``jnp.pad`` of mode `border` extends the images."""
   padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1)), mode=border)
-  return functools.reduce(
-    jnp.add,
-    (
-      kernel[i, j].item() * padded[:, i : i + SIZE, j : j + SIZE]
-      for i in range(3)
-      for j in range(3)
-    ),
-  )
+  total = jnp.zeros_like(x)
+  for i, j in np.ndindex(3, 3):
+    total += kernel[i, j].item() * padded[:, i : i + SIZE, j : j + SIZE]
+  return total
 
 
 def canny(x, low, high):
