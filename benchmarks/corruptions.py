@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.datasets import cifar10, corruptions
+from experiments.datasets import cifar, corruptions
 
 
 def main():
@@ -25,7 +25,7 @@ def main():
     "--images", type=int, default=10_000, help="images in a set (10000)"
   )
   args = parser.parse_args()
-  sample = cifar10.load_sample().test_images
+  sample = cifar.load_sample().test_images
   images = np.resize(sample, (args.images, *sample.shape[1:]))
   on_device = jnp.asarray(images)
   names = corruptions.ALL_CORRUPTIONS

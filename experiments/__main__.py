@@ -39,8 +39,6 @@ def main() -> None:
   topics = {"data": (data.ABOUT, data.DESCRIPTION)}
   parser = make_parser(DESCRIPTION, EXAMPLES, topics)
   args = parser.parse_args()
-  if getattr(args, "cache", None):
-    os.environ["ORTHOGRAD_DATA"] = str(args.cache)
   try:
     args.run(args)
   except (UserError, OSError) as error:

@@ -8,12 +8,12 @@ import io
 import json
 import pathlib
 import tarfile
-import zipfile
 
 import numpy as np
 import PIL.Image
+import tensorflow_datasets as tfds
 
-from experiments.datasets import cifar10, frost, records
+from experiments.datasets import cifar
 
 SIZE = 20
 
@@ -22,9 +22,9 @@ def make_files(seed=0):
   """The six files of the binary version."""
   random = np.random.default_rng(seed)
   files = {}
-  for name in cifar10.DIGESTS:
+  for name in cifar.CIFAR10.digests:
     images = random.integers(0, 256, size=(SIZE, 32, 32, 3), dtype=np.uint8)
-    files[name] = records.encode(images, random.integers(0, 10, size=SIZE))
+    files[name] = cifar.encode(images, random.integers(0, 10, size=SIZE))
   return files
 
 
@@ -42,78 +42,20 @@ def binary_archive(path, files, folder="cifar-10-batches-bin"):
   return path
 
 
-def python_batch(content):
-  """As Python 2 pickled them, by hand: protocol 2 with byte strings."""
-  table = np.frombuffer(content, np.uint8).reshape(-1, 1 + records.PIXELS)
-  out = io.BytesIO()
-  text = lambda s: b"U" + bytes([len(s)]) + s
-  raw = table[:, 1:].tobytes()
-  out.write(b"\x80\x02}(" + text(b"data"))
-  out.write(b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n")
-  out.write(b"K\x00\x85" + text(b"b") + b"tR(K\x01")
-  out.write(b"K" + bytes([len(table)]) + b"M" + (3072).to_bytes(2, "little"))
-  out.write(b"\x86cnumpy\ndtype\n(" + text(b"u1") + b"K\x00K\x01tR(K\x03")
-  out.write(text(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89")
-  out.write(b"T" + len(raw).to_bytes(4, "little") + raw + b"tb")
-  out.write(text(b"labels") + b"](")
-  out.write(b"".join(b"K" + bytes([label]) for label in table[:, 0]))
-  out.write(b"e" + b"u.")
-  return out.getvalue()
-
-
-def python_archive(path, files):
-  with tarfile.open(path, "w:gz") as archive:
-    for name, content in files.items():
-      stem = pathlib.Path(name).stem
-      add(archive, f"cifar-10-batches-py/{stem}", python_batch(content))
-  return path
-
-
 def npm_archive(path, files):
   labels = {"train": [], "test": []}
   with tarfile.open(path, "w:gz") as archive:
     for name, content in files.items():
-      images, numbers = records.decode(np.frombuffer(content, np.uint8))
+      images, numbers = cifar.decode(np.frombuffer(content, np.uint8))
       png = io.BytesIO()
       PIL.Image.fromarray(images.reshape(SIZE, 1024, 3)).save(png, "PNG")
       add(archive, f"package/{pathlib.Path(name).stem}.png", png.getvalue())
-      part = "test" if name == cifar10.TEST_FILE else "train"
+      part = "test" if name == cifar.FILES[-1] else "train"
       labels[part] += numbers.tolist()
     for part, numbers in labels.items():
       content = json.dumps(numbers).encode()
       add(archive, f"package/{part}_lables.json", content)
   return path
-
-
-# Tuples of themselves: 2^60 numbers, if spelled out.
-LAUGHS = b"K\x00q\x00" + b"".join(
-  b"h" + bytes([i]) + b"h" + bytes([i]) + b"\x86q" + bytes([i + 1])
-  for i in range(60)
-)
-_ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n)R"
-_BYTES = b"cnumpy\ndtype\n(U\x02u1tR\x89"
-PICKLES = {
-  "a shape that takes for ever to print": LAUGHS
-  + (b"}(U\x06labels]U\x04data" + _ARRAY)
-  + (b"(K\x01h\x3c" + _BYTES + b"U\x00tbu."),
-  "a name that takes for ever to print": LAUGHS + b"h\x3ch\x3c\x93.",
-  "a name of 8 MB": b"c" + 8_000_000 * b"x" + b"\ny\n.",
-  "190,000 labels": b"}(U\x06labels]("
-  + (190_000 * b"K\x00" + b"eU\x04data" + _ARRAY)
-  + (b"(K\x01J" + (190_000).to_bytes(4, "little") + b"M\x00\x0c\x86")
-  + (_BYTES + b"U\x00tbu."),
-  "a key that takes for ever to hash": b"}" + LAUGHS + b"Ns.",
-  "labels that take for ever to count": b"}U\x06labels" + LAUGHS + b"s.",
-  "a memo of 16 GB": b"}r" + (2**31 - 1).to_bytes(4, "little") + b".",
-  "a string of 4 GB": b"B" + b"\xff\xff\xff\x7fx.",
-  "a number of many digits": b"L" + b"9" * 100_000 + b"L\n.",
-  "many operations": b"(" * 1_000_000,
-  "no end": b"}",
-  "nothing": b"",
-  "no batch": b"K\x00.",
-  "an empty stack": b".",
-  "an object without a state": b"}(U\x06labels]U\x04data}u.",
-}
 
 
 BOMBS = (
@@ -187,32 +129,71 @@ def _header(kind, size):
   return info.tobuf(tarfile.GNU_FORMAT)
 
 
-WHEELS = ("deflated", "bzip2", "LZMA", "claims less", "many files")
-
-
-def wheel(path, kind):
-  """A small wheel as if it had frost's textures, which unpacks to much."""
-  methods = {"bzip2": zipfile.ZIP_BZIP2, "LZMA": zipfile.ZIP_LZMA}
-  method = methods.get(kind, zipfile.ZIP_DEFLATED)
-  first, *_ = frost.TEXTURES
-  files = {first: 50}  # MB
-  if kind == "many files":
-    files = dict.fromkeys([*map(str, range(20_000)), *frost.TEXTURES], 0)
-  with zipfile.ZipFile(path, "w", method) as archive:
-    for name, size in files.items():
-      with archive.open(f"imagecorruptions/frost/{name}", "w") as file:
-        for _ in range(size):
-          file.write(bytes(1_000_000))
-  if kind in ("bzip2", "LZMA", "claims less"):
-    # The claimed sizes, here and in the list at the end.
-    size = (50_000_000).to_bytes(4, "little")
-    content = path.read_bytes()
-    path.write_bytes(content.replace(size, (1_000).to_bytes(4, "little")))
-  return path
-
-
 def large_picture():
   """Returns a PNG of 10 kB and 9,000 × 9,000 pixels, 243 MB."""
   png = io.BytesIO()
   PIL.Image.new("1", (9_000, 9_000)).save(png, "PNG")
   return png.getvalue()
+
+
+def prepare_tfds(data_dir, name, splits, config=None):
+  """Writes what TFDS would prepare as array_record, without TensorFlow.
+
+  Args:
+    data_dir: the TFDS data dir.
+    name: the TFDS dataset.
+    splits: pairs of a key and an example, with a PNG, for each split.
+    config: the dataset's config, if it has any.
+
+  Returns:
+    The folder of the files.
+  """
+  core = tfds.core
+  features = {
+    "image": tfds.features.Image(shape=(32, 32, 3)),
+    "label": tfds.features.ClassLabel(num_classes=10),
+  }
+  if config is None:
+    features["id"] = tfds.features.Text()
+  configs = [core.BuilderConfig(name=config, description="x")] if config else []
+  with core.registered.skip_registration():  # TFDS has datasets of these names.
+
+    class Prepared(core.GeneratorBasedBuilder):
+      VERSION = core.Version("3.0.2" if config is None else "1.0.0")
+      BUILDER_CONFIGS = configs
+
+      def _info(self):
+        known = tfds.features.FeaturesDict(features)
+        return core.DatasetInfo(builder=self, features=known)
+
+      def _split_generators(self, dl_manager):
+        return splits
+
+      def _generate_examples(self, *_):
+        raise NotImplementedError  # _split_generators has the examples
+
+  Prepared.name = name
+  builder = Prepared(data_dir=str(data_dir), file_format="array_record")
+  builder.download_and_prepare()
+  return pathlib.Path(builder.data_path)
+
+
+def examples(images, labels, split=None):
+  """Yields examples for :func:`prepare_tfds`, with ids if a split is named."""
+  for i, (image, label) in enumerate(zip(images, labels, strict=True)):
+    png = io.BytesIO()
+    PIL.Image.fromarray(image).save(png, "PNG")
+    png.seek(0)
+    name = {"id": f"{split}_{i:05d}"} if split else {}
+    yield i, {"image": png, "label": int(label)} | name
+
+
+def prepare_cifar10(data_dir, files):
+  """Writes the files of the binary version as TFDS's cifar10."""
+  parts = [cifar.decode(np.frombuffer(x, np.uint8)) for x in files.values()]
+  images, labels = (np.concatenate(x) for x in zip(*parts[:5], strict=True))
+  splits = {
+    "train": examples(images, labels, "train"),
+    "test": examples(*parts[5], "test"),
+  }
+  return prepare_tfds(data_dir, "cifar10", splits)

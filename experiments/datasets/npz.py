@@ -5,7 +5,7 @@ its SHA-256 digest, as in `dataset=photos.npz@0123456789abcdef`, so that a file
 that changes is refused instead of mixed with earlier results.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 import functools
 import pathlib
 import re
@@ -83,66 +83,26 @@ def read(name: str) -> Dataset:
       f"{', '.join(sorted(missing))}. Write it with {SAVE}"
     )
 
-  def require(name: str, holds: bool, rule: str, has: object, remedy: str):
+  for array in ("train_images", "test_images"):
+    if arrays[array].ndim == 3:  # of grey images
+      arrays[array] = arrays[array][..., None]
+  for array, holds, rule, has, remedy in _rules(arrays):
     if not holds:
-      raise DataError(f"{path}: {name} must {rule}, but has {has}. {remedy}")
-
-  for part in ("train", "test"):
-    pixels, labels = f"{part}_images", f"{part}_labels"
-    arrays[pixels] = _pixels(require, pixels, arrays[pixels])
-    arrays[labels] = _labels(require, labels, arrays[labels], arrays[pixels])
-  images = Images(*(arrays[name] for name in Images._fields))
-  shape = images.train_images.shape[1:]
-  require(
-    "test_images",
-    images.test_images.shape[1:] == shape,
-    f"have images of the shape of train_images, {shape}",
-    images.test_images.shape[1:],
-    "Resize or convert them all in the same way.",
-  )
-  numbers, counts = np.unique(images.train_labels, return_counts=True)
-  require(
-    "train_labels",
-    len(counts) > 1 and numbers[-1] == len(counts) - 1,
-    "have images of two or more classes, numbered from 0 without a gap",
-    f"the labels {brief(numbers.tolist())}",
-    NUMBER,
-  )
-  require(
-    "test_labels",
-    images.test_labels.max() < len(counts) and len(images.test_labels) > 1,
-    f"have two or more labels, from 0 to {len(counts) - 1} as train_labels",
-    f"{len(images.test_labels)}, up to {images.test_labels.max()}",
-    "Leave out test images of other classes.",
-  )
-  classes = arrays.get("classes", np.arange(len(counts)))
-  require(
-    "classes",
-    classes.shape == counts.shape,
-    f"have a name for each of the {len(counts)} classes",
-    f"shape {classes.shape}",
-    "Correct it, or leave it out.",
-  )
-  mirror = arrays.get("mirror", np.array(False))
-  require(
-    "mirror",
-    mirror.shape == () and mirror.dtype == bool,
-    "be true or false",
-    f"dtype {mirror.dtype} and shape {mirror.shape}",
-    "Write mirror=True, or leave it out.",
-  )
-  mean, std = _moments(images.train_images)
+      raise DataError(f"{path}: {array} must {rule}, but has {has}. {remedy}")
+  images = Images(*(arrays[array] for array in Images._fields))
   data = Images(*(x.astype(np.int32) if x.ndim == 1 else x for x in images))
+  counts = np.bincount(data.train_labels)
+  mean, std = _moments(images.train_images)
   return Dataset(
     name=name,
-    classes=tuple(map(str, classes)),
+    classes=tuple(map(str, arrays.get("classes", range(len(counts))))),
     per_class=int(counts.min()),
     mean=tuple(mean.tolist()),
     # An image of a single colour must not divide by 0.
     std=tuple(np.maximum(std, 1 / 255).tolist()),
     load=lambda: data,
-    shape=shape,
-    mirror=bool(mirror),
+    shape=images.train_images.shape[1:],
+    mirror=bool(arrays.get("mirror", False)),
   )
 
 
@@ -157,49 +117,81 @@ def _moments(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   return mean / 255, np.sqrt(np.maximum(squares - mean**2, 0)) / 255
 
 
-def _pixels(
-  require: Callable[..., None], name: str, images: np.ndarray
-) -> np.ndarray:
-  """Returns images (n, rows, columns, channels), if they are valid."""
-  require(
-    name,
-    images.dtype == np.uint8,
-    "be of dtype uint8, grey levels from 0 to 255",
-    images.dtype,
-    "Convert values from 0 to 1 by np.round(255 * images).astype(np.uint8).",
-  )
-  images = images[..., None] if images.ndim == 3 else images
+def _rules(
+  arrays: dict[str, np.ndarray],
+) -> Iterator[tuple[str, bool, str, object, str]]:
+  """Yields the rules; each relies on those before it.
+
+  Yields:
+    The array, whether the rule holds, the rule, what the array has instead,
+    and what to do.
+  """
   few, most = SIDES
-  sides = images.shape[1:3]
-  require(
-    name,
-    images.ndim == 4
-    and images.shape[3] in (1, 3)
-    and len(images) > 0
-    and few <= min(sides) <= max(sides) <= most,
-    "be of shape (images, rows, columns), or (images, rows, columns, channels) "
-    f"with 1 or 3 channels, and have {few} to {most} rows and columns",
-    images.shape,
-    "Resize the images; np.moveaxis(images, 1, 3) puts channels last.",
+  for part in ("train", "test"):
+    images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
+    yield (
+      f"{part}_images",
+      images.dtype == np.uint8,
+      "be of dtype uint8, grey levels from 0 to 255",
+      images.dtype,
+      "Convert values from 0 to 1 by np.round(255 * images).astype(np.uint8).",
+    )
+    yield (
+      f"{part}_images",
+      images.ndim == 4
+      and images.shape[3] in (1, 3)
+      and len(images) > 0
+      and few <= min(images.shape[1:3]) <= max(images.shape[1:3]) <= most,
+      "be of shape (images, rows, columns), or (images, rows, columns, "
+      f"channels) with 1 or 3 channels, and have {few} to {most} rows and "
+      "columns",
+      images.shape,
+      "Resize the images; np.moveaxis(images, 1, 3) puts channels last.",
+    )
+    yield (
+      f"{part}_labels",
+      labels.dtype.kind in "iu" and labels.shape == (len(images),),
+      f"be whole numbers of shape ({len(images)},), one for each image",
+      f"dtype {labels.dtype} and shape {labels.shape}",
+      NUMBER,
+    )
+  shape = arrays["train_images"].shape[1:]
+  yield (
+    "test_images",
+    arrays["test_images"].shape[1:] == shape,
+    f"have images of the shape of train_images, {shape}",
+    arrays["test_images"].shape[1:],
+    "Resize or convert them all in the same way.",
   )
-  return images
-
-
-def _labels(
-  require: Callable[..., None],
-  name: str,
-  labels: np.ndarray,
-  images: np.ndarray,
-) -> np.ndarray:
-  """Returns the labels, if there is a valid one for each image."""
-  count = len(images)
-  require(
-    name,
-    labels.dtype.kind in "iu" and labels.shape == (count,),
-    f"be whole numbers of shape ({count},), one for each image",
-    f"dtype {labels.dtype} and shape {labels.shape}",
+  numbers, labels = np.unique(arrays["train_labels"]), arrays["test_labels"]
+  count = len(numbers)
+  yield (
+    "train_labels",
+    count > 1 and np.array_equal(numbers, np.arange(count)),
+    "have images of two or more classes, numbered from 0 without a gap",
+    f"the labels {brief(numbers.tolist())}",
     NUMBER,
   )
-  least = labels.min()
-  require(name, least >= 0, "number the classes from 0", least, NUMBER)
-  return labels
+  yield (
+    "test_labels",
+    0 <= labels.min() and labels.max() < count and len(labels) > 1,
+    f"have two or more labels, from 0 to {count - 1} as train_labels",
+    f"{len(labels)}, from {labels.min()} to {labels.max()}",
+    "Leave out test images of other classes.",
+  )
+  classes = arrays.get("classes", numbers)
+  yield (
+    "classes",
+    classes.shape == numbers.shape,
+    f"have a name for each of the {count} classes",
+    f"shape {classes.shape}",
+    "Correct it, or leave it out.",
+  )
+  mirror = arrays.get("mirror", np.array(False))
+  yield (
+    "mirror",
+    mirror.shape == () and mirror.dtype == bool,
+    "be true or false",
+    f"dtype {mirror.dtype} and shape {mirror.shape}",
+    "Write mirror=True, or leave it out.",
+  )

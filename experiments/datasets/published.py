@@ -7,17 +7,16 @@ It is either a folder of the published `.npy` files, or a TFDS data dir with
 """
 
 from collections.abc import Callable
-import functools
 import hashlib
 import math
 import os
 import pathlib
-from typing import Any
 
 import numpy as np
 
-from experiments.datasets import cache, corruptions
-from experiments.datasets.archives import read_picture
+from experiments.datasets import corruptions
+from experiments.datasets.archives import read_tfds
+from experiments.datasets.cache import DataError
 from experiments.files import brief
 
 IMAGES = 10_000
@@ -48,19 +47,20 @@ def load(
   Raises:
     DataError: if they are missing or not CIFAR-10-C's.
   """
-  name = corruptions.check(name, severity)
-  return _reader(path)(name, severity)
+  corruptions.check(name, severity)
+  read, folder = _reader(path)
+  return read(folder, name, severity)
 
 
-def _reader(path: str | os.PathLike) -> Callable[[str, int], Any]:
-  """Returns the function that reads a corruption and severity from a path."""
+def _reader(path: str | os.PathLike) -> tuple[Callable, pathlib.Path]:
+  """Returns the function that reads a published set, and its folder."""
   path = pathlib.Path(path).expanduser()
   for folder in (path, path / "CIFAR-10-C"):
     if (folder / "labels.npy").is_file():
-      return functools.partial(_from_arrays, folder)
+      return _from_arrays, folder
   if (path / "cifar10_corrupted").is_dir():
-    return functools.partial(_from_tfds, path)
-  raise cache.DataError(
+    return _from_tfds, path
+  raise DataError(
     f"{path} has neither a labels.npy beside the .npy files of CIFAR-10-C nor "
     "a cifar10_corrupted prepared by TFDS. Give the folder that has."
   )
@@ -74,7 +74,7 @@ def _from_arrays(folder, name, severity):
   rows = slice(IMAGES * (severity - 1), IMAGES * severity)
   digest = hashlib.sha256(labels[rows].astype(np.uint8).tobytes()).hexdigest()
   if digest != LABELS_DIGEST:
-    raise cache.DataError(
+    raise DataError(
       f"{folder / 'labels.npy'} has other labels than CIFAR-10's test images, "
       f"in rows {rows.start} to {rows.stop - 1}. Get CIFAR-10-C again."
     )
@@ -89,9 +89,9 @@ def _array(path, shape):
     array = np.lib.format.open_memmap(path, mode="r")
   except Exception as error:
     # A damaged file can raise anything.
-    raise cache.DataError(f"{path} can't be read: {brief(error)}") from error
+    raise DataError(f"{path} can't be read: {brief(error)}") from error
   if array.shape != shape or array.dtype != np.uint8:
-    raise cache.DataError(
+    raise DataError(
       f"{path} has shape {array.shape} and dtype {array.dtype}, but must have "
       f"{shape} and uint8. Get CIFAR-10-C again."
     )
@@ -99,36 +99,11 @@ def _array(path, shape):
 
 
 def _from_tfds(data_dir, name, severity):
-  try:
-    import tensorflow_datasets as tfds
-  except ImportError as error:
-    raise cache.DataError(
-      f"{data_dir} needs TFDS: pip install tensorflow-datasets array_record"
-    ) from error
   config = f"cifar10_corrupted/{TFDS_NAMES.get(name, name)}_{severity}"
-  try:
-    examples: Any = tfds.data_source(
-      config,
-      split="test",
-      data_dir=data_dir,
-      download=False,
-      # TFDS would decode pictures of any size.
-      decoders={"image": tfds.decode.SkipDecoding()},
-    )
-    size = len(examples)
-    if size > IMAGES:
-      raise ValueError(f"it has {size:,} images, but must have {IMAGES:,}")
-    pictures = [read_picture(x["image"], "an image", 32, 32) for x in examples]
-    images = np.concatenate(pictures)
-    labels = np.array([example["label"] for example in examples], np.int32)
-  except Exception as error:
-    # A damaged dataset can raise anything.
-    raise cache.DataError(
-      f"TFDS can't read {config} as array_record in {data_dir}: {brief(error)}"
-    ) from error
+  images, labels = read_tfds(config, "test", IMAGES, data_dir)
   counts = np.bincount(labels, minlength=10).tolist()
   if counts != 10 * [IMAGES // 10]:
-    raise cache.DataError(
+    raise DataError(
       f"{config} in {data_dir} has {counts} images of the classes, but must "
       f"have {IMAGES // 10} of each. Prepare it again."
     )
@@ -141,13 +116,13 @@ def verify(path: str | os.PathLike) -> dict[str, str | None]:
   Raises:
     DataError: if the path has no published set.
   """
-  read = _reader(path)
-  problems = {}
+  read, folder = _reader(path)
+  problems: dict[str, str | None] = {}
   for name in corruptions.ALL_CORRUPTIONS:
+    problems[name] = None
     try:
       for severity in range(1, 6):
-        read(name, severity)
-      problems[name] = None
-    except cache.DataError as error:
+        read(folder, name, severity)
+    except DataError as error:
       problems[name] = str(error)
   return problems

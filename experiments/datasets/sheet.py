@@ -6,36 +6,30 @@ import jax
 import numpy as np
 
 from experiments import files
-from experiments.datasets import cache, cifar10, corruptions
+from experiments.datasets import cache, cifar, corruptions
 
 SCALE = 2  # screen pixels of a pixel, in each direction
 GAP, LEFT, TOP = 4, 130, 44
 
 
-def draw_sample(number: int, path: pathlib.Path, seed: int = 0) -> pathlib.Path:
-  """Draws the contact sheet of one of the sample's test images."""
-  images = cifar10.load_sample().test_images
-  if not 0 <= number < len(images):
-    raise cache.DataError(
-      f"--image is {number}, but must be from 0 to {len(images) - 1}, the "
-      "number of one of the sample's test images."
-    )
-  draw(images[number], path, seed)
-  return path
-
-
-def draw(image: np.ndarray, path: pathlib.Path, seed: int = 0) -> None:
-  """Draws the contact sheet of an image.
+def draw(number: int, path: pathlib.Path, seed: int = 0) -> None:
+  """Draws the contact sheet of one of the sample's test images.
 
   Args:
-    image: uint8 array (32, 32, 3).
+    number: which of the test images.
     path: the PNG to write.
     seed: seed of the random corruptions.
   """
   from PIL import Image, ImageDraw, ImageFont
   from tqdm import tqdm
 
-  names = corruptions.ALL_CORRUPTIONS
+  images = cifar.load_sample().test_images
+  if not 0 <= number < len(images):
+    raise cache.DataError(
+      f"--image is {number}, but must be from 0 to {len(images) - 1}, the "
+      "number of one of the sample's test images."
+    )
+  image, names = images[number], corruptions.ALL_CORRUPTIONS
   keys = iter(jax.random.split(jax.random.key(seed), 5 * len(names)))
   cell = 32 * SCALE + GAP
   size = (LEFT + 6 * cell, TOP + len(names) * cell)

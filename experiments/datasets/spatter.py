@@ -32,14 +32,10 @@ def water(layer):
 def correlate(x, kernel, border="reflect"):
   """Applies a 3 × 3 filter. ``jnp.pad`` of mode `border` extends the images."""
   padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1)), mode=border)
-  return functools.reduce(
-    jnp.add,
-    (
-      kernel[i, j].item() * padded[:, i : i + SIZE, j : j + SIZE]
-      for i in range(3)
-      for j in range(3)
-    ),
-  )
+  total = jnp.zeros_like(x)
+  for i, j in np.ndindex(3, 3):
+    total += kernel[i, j].item() * padded[:, i : i + SIZE, j : j + SIZE]
+  return total
 
 
 def canny(x, low, high):
@@ -54,16 +50,16 @@ def canny(x, low, high):
   falling = dx * dy < 0
   # An edge is at least as large as both neighbours across it. Along an axis,
   # the later of two equal ones counts.
-  first = jnp.where(
+  neighbour = lambda step: jnp.where(
     flat,
-    at(0, -1),
-    jnp.where(steep, at(-1, 0), jnp.where(falling, at(-1, 1), at(-1, -1))),
+    at(0, step),
+    jnp.where(
+      steep,
+      at(step, 0),
+      jnp.where(falling, at(step, -step), at(step, step)),
+    ),
   )
-  second = jnp.where(
-    flat,
-    at(0, 1),
-    jnp.where(steep, at(1, 0), jnp.where(falling, at(1, -1), at(1, 1))),
-  )
+  first, second = neighbour(-1), neighbour(1)
   axial = flat | steep
   ridge = (size > first) & jnp.where(axial, size >= second, size > second)
   weak = ridge & (size > low)
@@ -109,9 +105,7 @@ def equalize(x):
   """Equalizes the histogram of 256 grey levels, as OpenCV does."""
   n = len(x)
   levels = x.reshape(n, -1).astype(jnp.int32)
-  ones = jnp.ones_like(levels)
-  count = functools.partial(jax.ops.segment_sum, num_segments=256)
-  histogram = jax.vmap(count)(ones, levels)
+  histogram = jax.vmap(functools.partial(jnp.bincount, length=256))(levels)
   total = SIZE * SIZE
   lowest = jnp.argmax(histogram > 0, axis=1)
   at_lowest = jnp.take_along_axis(histogram, lowest[:, None], axis=1)

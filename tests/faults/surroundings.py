@@ -18,7 +18,7 @@ import numpy as np
 import tiny
 
 from experiments import config, files, rows
-from experiments.datasets import cifar10, sources
+from experiments.datasets import cifar, sources
 from experiments.engine import checkpoints, runner
 from experiments.report import build as page
 from experiments.rows import provenance
@@ -47,7 +47,7 @@ def locks(folder: pathlib.Path) -> Iterator[Case]:
   for code in NO_LOCKS:
     study = lambda: runner.run_study(tiny.STUDY, folder / "study")
     data = lambda: sources.fetch(
-      cifar10.FILES, "auto", folder / "cache", lambda _: None
+      cifar.CIFAR10, "auto", folder / "cache", lambda _: None
     )
     for what, read in (("study", study), ("data", data)):
       name = f"{errno.errorcode[code]}: {what}"

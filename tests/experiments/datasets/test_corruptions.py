@@ -1,11 +1,10 @@
 """CIFAR-10-C against images that the published procedure made."""
 
+import dataclasses
 import hashlib
-import importlib.util
 import io
 import pathlib
 import tarfile
-import tracemalloc
 import zipfile
 
 import jax
@@ -16,7 +15,14 @@ import pytest
 from scipy import ndimage, stats
 import small_cifar
 
-from experiments.datasets import cache, cifar10, corruptions, sheet, spatter
+from experiments.datasets import (
+  cache,
+  cifar,
+  corruptions,
+  sheet,
+  sources,
+  spatter,
+)
 from experiments.datasets import frost as textures_of_frost
 
 REFERENCE = pathlib.Path(__file__).parents[4] / "shared/cifar10c_reference.npz"
@@ -46,14 +52,12 @@ def published():
 def frost(request, monkeypatch):
   """Clouds in place of frost, where its textures are not in the cache."""
   random = np.random.default_rng(0)
-  textures = [
-    random.integers(0, 256, (60, n, 3), np.uint8) for n in range(90, 95)
-  ]
+  textures = random.integers(0, 256, (5, 60, 94, 3), np.uint8)
+  sizes = np.full(5, 60), np.arange(90, 95)
   if "published" not in request.fixturenames:
-    monkeypatch.setattr(textures_of_frost, "load_frost", lambda: textures)
-  corruptions.frost_textures.cache_clear()
-  yield
-  corruptions.frost_textures.cache_clear()
+    monkeypatch.setattr(
+      textures_of_frost, "load_frost", lambda: (textures, *sizes)
+    )
 
 
 def test_names():
@@ -161,7 +165,7 @@ def test_photons_have_poissons_distribution(c):
 )
 @pytest.mark.parametrize("name", ALL)
 def test_keys(name, severity):
-  images = cifar10.load_sample().test_images[:6]
+  images = cifar.load_sample().test_images[:6]
   first, again, other = (
     np.asarray(corruptions.corrupt(images, name, severity, jax.random.key(i)))
     for i in (0, 0, 1)
@@ -174,22 +178,13 @@ def test_keys(name, severity):
 
 @pytest.mark.parametrize("name", RANDOM)
 def test_each_image_has_its_own_draw(name):
-  images = np.repeat(cifar10.load_sample().test_images[:1], 6, axis=0)
+  images = np.repeat(cifar.load_sample().test_images[:1], 6, axis=0)
   out = np.asarray(corruptions.corrupt(images, name, 5, jax.random.key(0)))
   assert len({image.tobytes() for image in out}) == 6
 
 
-@pytest.mark.parametrize("name, same", corruptions.ALIASES.items())
-def test_other_names(name, same):
-  images, key = cifar10.load_sample().test_images[:6], jax.random.key(3)
-  np.testing.assert_array_equal(
-    corruptions.corrupt(images, name, 5, key),
-    corruptions.corrupt(images, same, 5, key),
-  )
-
-
 def test_input_that_makes_no_sense():
-  images, key = cifar10.load_sample().test_images[:2], jax.random.key(0)
+  images, key = cifar.load_sample().test_images[:2], jax.random.key(0)
   with pytest.raises(ValueError, match="'rain'.*gaussian_noise.*saturate"):
     corruptions.corrupt(images, "rain", 1, key)
   for severity in (0, 6, 1.5, "1"):
@@ -254,7 +249,7 @@ def test_steps_of_water_are_opencvs(cv2):
 
 def test_glass_blur_is_cut_off_as_often():
   """Before pixels move, blurred levels are cut off, by rounding or by rule."""
-  images = cifar10.load_sample().test_images
+  images = cifar.load_sample().test_images
   blurred = ndimage.gaussian_filter(
     images / 255, (0, 0.25, 0.25, 0), mode="nearest"
   )
@@ -262,7 +257,7 @@ def test_glass_blur_is_cut_off_as_often():
   x = jnp.asarray(images, jnp.float32)
   blur = corruptions.gaussian_matrix(0.25)
   # In no round does a pixel move.
-  actual = corruptions.glass_blur(jax.random.key(0), x, (blur, 0))
+  actual = corruptions.glass_blur(jax.random.key(0), x, blur, 0)
   again = corruptions.dot(blur, jnp.asarray(expected, jnp.float32))
   difference = np.asarray(actual - again)
   assert np.mean(np.abs(difference) > 0.5) < 0.02
@@ -270,99 +265,83 @@ def test_glass_blur_is_cut_off_as_often():
 
 
 @pytest.fixture
-def small_frost(monkeypatch):
+def small_frost(monkeypatch, tmp_path):
   """Five pictures as if they were imagecorruptions', and their textures."""
   monkeypatch.undo()  # load_frost is the real one
-  random, files, textures = np.random.default_rng(0), {}, []
+  random, textures = np.random.default_rng(0), []
   for i, name in enumerate(textures_of_frost.TEXTURES):
     image = random.integers(0, 256, (40 + 5 * i, 50, 3), np.uint8)
-    out = io.BytesIO()
-    PIL.Image.fromarray(image).save(out, "PNG")
-    files[name] = out.getvalue()
+    PIL.Image.fromarray(image).save(tmp_path / name, "PNG")
     textures.append(image[2::5, 2::5])
-  shapes = {name: a.shape for name, a in zip(files, textures, strict=True)}
+    size = image.shape[1], image.shape[0]
+    monkeypatch.setitem(textures_of_frost.TEXTURES, name, size)
   content = b"".join(a.tobytes() for a in textures)
   digest = hashlib.sha256(content).hexdigest()
-  monkeypatch.setattr(textures_of_frost, "TEXTURES", shapes)
-  monkeypatch.setattr(textures_of_frost, "FROST_DIGEST", digest)
+  files = textures_of_frost.FROST
+  monkeypatch.setitem(files.digests, "frost.bin", digest)
   return files, textures
 
 
-def test_frost_without_textures(small_frost, monkeypatch, tmp_path):
+def test_frost_without_textures(small_frost, tmp_path):
   files, textures = small_frost
-  path = tmp_path / "frost.bin"
-  with pytest.raises(cache.DataError, match="frost.bin.*missing.*data frost"):
-    textures_of_frost.load_frost(tmp_path)
-  monkeypatch.setattr(textures_of_frost, "_frost_files", lambda say: files)
-  textures_of_frost.prepare_frost(tmp_path)
-  loaded = textures_of_frost.load_frost(tmp_path)
-  for actual, expected in zip(loaded, textures, strict=True):
-    assert actual.dtype == np.uint8
-    np.testing.assert_array_equal(actual, expected)
+  cached = tmp_path / "cache"
+  with pytest.raises(cache.DataError, match="frost.bin.*missing.*fetch frost"):
+    textures_of_frost.load_frost(cached)
+  sources.fetch(files, str(tmp_path), cached)
+  loaded = textures_of_frost.load_frost(cached)
+  assert loaded[0].dtype == np.uint8 and loaded[0].shape == (5, 12, 10, 3)
+  for actual, rows, columns, expected in zip(*loaded, textures, strict=True):
+    np.testing.assert_array_equal(actual[:rows, :columns], expected)
+    assert not actual[rows:].any() and not actual[:, columns:].any()
+  path = cached / "frost.bin"
   whole = path.read_bytes()
   for wrong in (b"hello", whole[:-1], whole + b"x", whole[::-1]):
     path.write_bytes(wrong)
-    with pytest.raises(cache.DataError, match="damaged.*data frost"):
-      textures_of_frost.load_frost(tmp_path)
+    with pytest.raises(cache.DataError, match="damaged.*data fetch frost"):
+      textures_of_frost.load_frost(cached)
 
 
-def test_frost_with_other_textures(small_frost, monkeypatch, tmp_path):
+def test_frost_with_other_textures(small_frost, tmp_path):
   """They are refused, and what was there stays."""
   files, _ = small_frost
-  monkeypatch.setattr(textures_of_frost, "_frost_files", lambda say: files)
-  (tmp_path / "frost.bin").write_bytes(b"as before")
-  names = list(files)
-  files[names[0]] = files[names[0]][:-40]
-  with pytest.raises(cache.DataError, match="frost1.png is not a picture of"):
-    textures_of_frost.prepare_frost(tmp_path)
-  files[names[0]] = files[names[1]]  # of another shape
-  with pytest.raises(cache.DataError, match="frost1.png.*50 × 45 pixels"):
-    textures_of_frost.prepare_frost(tmp_path)
+  path = tmp_path / "cache" / "frost.bin"
+  path.parent.mkdir()
+  path.write_bytes(b"as before")
+  picture = tmp_path / "frost1.png"
+  whole = picture.read_bytes()
   black = io.BytesIO()
   PIL.Image.new("RGB", (50, 40)).save(black, "PNG")
-  files[names[0]] = black.getvalue()
-  with pytest.raises(cache.DataError, match="other textures than imagecorrupt"):
-    textures_of_frost.prepare_frost(tmp_path)
-  assert [p.name for p in tmp_path.iterdir()] == ["frost.bin"]
-  assert (tmp_path / "frost.bin").read_bytes() == b"as before"
+  for wrong, message in (
+    (whole[:-40], "frost1.png is not a complete picture"),
+    ((tmp_path / "frost2.png").read_bytes(), "frost1.png.*got 50 × 45"),
+    (black.getvalue(), "is not a file of the textures of frost"),
+  ):
+    picture.write_bytes(wrong)
+    with pytest.raises(cache.DataError, match=message):
+      sources.fetch(files, str(tmp_path), path.parent)
+    assert path.read_bytes() == b"as before"
 
 
-def wheel_of(path, files):
-  with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-    for name, content in files.items():
-      wheel.writestr(f"imagecorruptions/frost/{name}", content)
-  return path
-
-
-def test_wheels_of_frost(small_frost, tmp_path):
-  files, _ = small_frost
-  path = wheel_of(tmp_path / "x.whl", files)
-  assert textures_of_frost._from_wheel(path) == files
-  whole = path.read_bytes()
-  path.write_bytes(whole[: len(whole) // 2])
-  with pytest.raises(cache.DataError, match="x.whl is not the wheel of imagec"):
-    textures_of_frost._from_wheel(path)
-  wheel_of(path, dict(list(files.items())[1:]))
-  with pytest.raises(cache.DataError, match="no item named.*frost1.png"):
-    textures_of_frost._from_wheel(path)
-  wheel_of(path, files | {"frost1.png": bytes(100_000_000)})
-  message = "at most 2,000,000 bytes of frost1.png, got 100,000,000"
-  with pytest.raises(cache.DataError, match=message):
-    textures_of_frost._from_wheel(path)
-
-
-@pytest.mark.parametrize("kind", small_cifar.WHEELS)
-def test_wheels_take_little_memory(small_frost, tmp_path, kind):
-  del small_frost
-  path = small_cifar.wheel(tmp_path / "x.whl", kind)
-  tracemalloc.start()
-  try:
-    with pytest.raises(cache.DataError, match="x.whl is not the wheel"):
-      textures_of_frost._from_wheel(path)
-    _, peak = tracemalloc.get_traced_memory()
-  finally:
-    tracemalloc.stop()
-  assert peak < 10_000_000
+def test_frost_from_pip(small_frost, tmp_path, monkeypatch):
+  """A wheel is read if it has the right digest."""
+  files, textures = small_frost
+  path = tmp_path / "wheels" / "imagecorruptions-1.1.2-py3-none-any.whl"
+  path.parent.mkdir()
+  metadata = "Metadata-Version: 2.1\nName: imagecorruptions\nVersion: 1.1.2\n"
+  with zipfile.ZipFile(path, "w") as wheel:
+    for name in textures_of_frost.TEXTURES:
+      wheel.write(tmp_path / name, f"imagecorruptions/frost/{name}")
+    wheel.writestr("imagecorruptions-1.1.2.dist-info/METADATA", metadata)
+    wheel.writestr("imagecorruptions-1.1.2.dist-info/WHEEL", "Wheel-Version: 1")
+  monkeypatch.setenv("PIP_NO_INDEX", "1")
+  monkeypatch.setenv("PIP_FIND_LINKS", str(path.parent))
+  with pytest.raises(cache.DataError, match="any.whl must have the SHA-256"):
+    sources.fetch(files, "pip", tmp_path / "cache")
+  pip = files.pip[0], hashlib.sha256(path.read_bytes()).hexdigest()
+  files = dataclasses.replace(files, pip=pip)
+  sources.fetch(files, "pip", tmp_path / "cache")
+  loaded, _, _ = textures_of_frost.load_frost(tmp_path / "cache")
+  np.testing.assert_array_equal(loaded[0, :8], textures[0])
 
 
 def test_no_code_of_frost_is_run(tmp_path, monkeypatch):
@@ -381,23 +360,20 @@ def test_no_code_of_frost_is_run(tmp_path, monkeypatch):
     packages / "imagecorruptions-1.1.2.tar.gz", "w:gz"
   ) as sdist:
     for name, text in files.items():
-      info = tarfile.TarInfo(f"imagecorruptions-1.1.2/{name}")
-      info.size = len(text)
-      sdist.addfile(info, io.BytesIO(text.encode()))
+      small_cifar.add(sdist, f"imagecorruptions-1.1.2/{name}", text.encode())
   monkeypatch.setenv("PIP_NO_INDEX", "1")
   monkeypatch.setenv("PIP_FIND_LINKS", str(packages))
-  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-  with pytest.raises(cache.DataError, match="pip download.*failed"):
-    textures_of_frost.prepare_frost(tmp_path)
+  with pytest.raises(cache.DataError, match="pip failed to get imagecorrup"):
+    sources.fetch(textures_of_frost.FROST, "pip", tmp_path / "cache")
   assert not trace.exists()
 
 
 def test_sheet(monkeypatch, tmp_path):
   """A column for the image itself and for each severity."""
   monkeypatch.setattr(corruptions, "corrupt", lambda x, _, i, key: x ^ i)
-  image = cifar10.load_sample().test_images[19]
+  image = cifar.load_sample().test_images[19]
   path = tmp_path / "new" / "sheet.png"
-  sheet.draw(image, path)
+  sheet.draw(19, path)
   with PIL.Image.open(path) as picture:
     pixels = np.asarray(picture.convert("RGB"))
   cell = 32 * sheet.SCALE + sheet.GAP

