@@ -153,6 +153,9 @@ def prepare_tfds(data_dir, name, splits, config=None):
     "image": tfds.features.Image(shape=(32, 32, 3)),
     "label": tfds.features.ClassLabel(num_classes=10),
   }
+  if name == "cifar100":
+    features["label"] = tfds.features.ClassLabel(num_classes=100)
+    features["coarse_label"] = tfds.features.ClassLabel(num_classes=20)
   if config is None:
     features["id"] = tfds.features.Text()
   configs = [core.BuilderConfig(name=config, description="x")] if config else []

@@ -4,6 +4,7 @@ The cache has the six files of CIFAR-10's binary version, 10,000 images each,
 and the official archive of CIFAR-100: no digests of its files are published.
 """
 
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -11,7 +12,7 @@ import tarfile
 
 import numpy as np
 
-from experiments.datasets.archives import read_picture
+from experiments.datasets.archives import read_picture, read_tfds
 from experiments.datasets.cache import (
   Contents,
   DataError,
@@ -112,7 +113,13 @@ def load_sample() -> Images:
 
 
 def load_cifar100() -> Images:
-  """Loads CIFAR-100, with its 100 fine classes, like :func:`load_cifar10`."""
+  """Loads CIFAR-100, with its 100 fine classes, like :func:`load_cifar10`.
+
+  If the cache has no archive, a `cifar100` that TFDS has prepared is read.
+  """
+  if not (CIFAR100.folder() / CIFAR100_FILE).exists():
+    with contextlib.suppress(DataError):
+      return _read_tfds_cifar100()
   CIFAR100.load()  # checks the digest
   with tarfile.open(CIFAR100.folder() / CIFAR100_FILE) as archive:
     names = (f"cifar-100-binary/{part}.bin" for part in ("train", "test"))
@@ -120,6 +127,18 @@ def load_cifar100() -> Images:
     contents = [np.frombuffer(part.read(), np.uint8) for part in parts if part]
   train, test = (decode(content, labels=2) for content in contents)
   return Images(*train, *test)
+
+
+def _read_tfds_cifar100() -> Images:
+  arrays = []
+  for split, count in CIFAR100_IMAGES.items():
+    images, labels = read_tfds("cifar100", split, count, None)
+    if len(images) < count or not 0 <= labels.min() <= labels.max() < 100:
+      raise DataError(
+        f"cifar100/{split} is not {count:,} images of 100 classes"
+      )
+    arrays += [images, labels]
+  return Images(*arrays)
 
 
 def from_pictures(names: Names, read: Read) -> Contents:
@@ -165,6 +184,7 @@ CIFAR10 = Files(
   tfds="cifar10",
 )
 CIFAR100_FILE = "cifar-100-binary.tar.gz"
+CIFAR100_IMAGES = {"train": 50_000, "test": 10_000}
 _ARCHIVE = Download(
   f"{_HOST}/{CIFAR100_FILE}",
   168_513_733,

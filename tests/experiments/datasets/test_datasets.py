@@ -12,7 +12,9 @@ import pytest
 import scipy.optimize
 import scipy.special
 from sklearn.datasets import load_digits
+import small_cifar
 from small_cifar import add
+import tensorflow_datasets as tfds
 import tiny
 
 from experiments import datasets, registry, rows
@@ -159,6 +161,30 @@ def test_cifar100(tmp_path, monkeypatch):
     cache.DataError, match="no files.*Get .*100-binary.tar.gz"
   ):
     sources.fetch(cifar.CIFAR100, str(other))
+
+
+def test_cifar100_of_tfds(tmp_path, monkeypatch):
+  monkeypatch.setenv("ORTHOGRAD_DATA", str(tmp_path / "cache"))
+  monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+  with pytest.raises(cache.DataError, match="missing.*data fetch cifar100"):
+    cifar.load_cifar100()
+  images = RANDOM.integers(0, 256, (6, 32, 32, 3), np.uint8)
+  labels = np.array([99, 0, 7, 50, 3, 42])
+  splits = {
+    split: [
+      (i, example | {"coarse_label": 0})
+      for i, example in small_cifar.examples(images[part], labels[part], split)
+    ]
+    for split, part in (("train", slice(4)), ("test", slice(4, 6)))
+  }
+  small_cifar.prepare_tfds(tmp_path, "cifar100", splits)
+  with pytest.raises(cache.DataError, match="missing"):  # not 50,000 images
+    cifar.load_cifar100()
+  monkeypatch.setattr(cifar, "CIFAR100_IMAGES", {"train": 4, "test": 2})
+  data = cifar.load_cifar100()
+  np.testing.assert_array_equal(data.train_images, images[:4])
+  np.testing.assert_array_equal(data.test_images, images[4:])
+  assert [*data.train_labels, *data.test_labels] == labels.tolist()
 
 
 # One's own images.
