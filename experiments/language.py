@@ -33,7 +33,7 @@ from experiments.engine.progress import Eta, Progress
 from experiments.files import UserError
 from experiments.rows import read
 from experiments.standalone import Run, Task
-from experiments.tuning import Grid, choose, to_try
+from experiments.tuning import Grid
 from orthograd_optax import calibration, orthograd_adamw, stats
 
 STUDY, TUNING = "language", "language_tuning"
@@ -423,26 +423,17 @@ def run(
     its = functools.partial(train, recipe, text.train, windows)
     return Task(study, dataset, config, recipe.steps, its, at_once=4)
 
-  tuning = task(TUNING, "held_out", text.held_out)
-  arms = {arm.key: arm for pair in PAIRS for arm in pair}
-  grids = {name: Grid({"learning_rate": RATES}) for name in arms}
-  at = lambda kind, name, rate: kind(*arms[name][:2], rate)
-  known: dict[str, float] = {}
-  losses = lambda name, setting: known.get(at(TuningArm, name, *setting).key)
-  tried = to_try(grids, losses, more=1)
-  for _ in range(2):  # the grid, then its extension
-    runs = [
-      Run(at(TuningArm, name, *setting), seed)
-      for name, settings in tried.items()
-      for setting in settings
-      for seed in TUNING_SEEDS
-    ]
-    known = mean_losses(tuning.rows(folder, runs))
-    tried = to_try(grids, losses, more=1)
-  chosen = choose(tried, losses)
+  arms = [arm for pair in PAIRS for arm in pair]
+  chosen = task(TUNING, "held_out", text.held_out).tune(
+    folder,
+    dict.fromkeys(arms, Grid({"learning_rate": RATES})),
+    lambda arm, setting: TuningArm(arm.orthograd, arm.weight_decay, setting[0]),
+    TUNING_SEEDS,
+    lambda rows, arm: mean_losses(rows).get(arm.key),
+  )
   main = task(STUDY, "clean", text.test)
-  best = [at(Arm, name, *setting) for name, setting in chosen.items()]
-  return main.rows(folder, [Run(arm, seed) for arm in best for seed in seeds])
+  runs = [Run(Arm(*arm), seed) for arm in chosen for seed in seeds]
+  return main.rows(folder, runs)
 
 
 def mean_losses(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:

@@ -372,22 +372,17 @@ def report_(args: argparse.Namespace) -> None:
 
 @command(
   argument(
-    "--pilot",
-    action="store_true",
-    help="train the pilot instead: AdamW alone, at five weight decays",
-  ),
-  argument(
     "--rates",
     action="store_true",
     help="train at three learning rates instead, each with its own pilot, and "
-    "with StableMax; writes rows, and no page",
+    "with StableMax",
   ),
   argument(
     "--output",
     type=PATH,
     default=pathlib.Path("runs", "grokking"),
     metavar="FOLDER",
-    help="folder for rows, page and picture (runs/grokking)",
+    help="folder for rows (runs/grokking)",
   ),
   argument(
     "--steps",
@@ -399,8 +394,7 @@ def report_(args: argparse.Namespace) -> None:
     "--seeds",
     type=whole_numbers,
     metavar="LIST",
-    help="such as 100,101 (100 to 109; the pilot's are 900 to 902, and with "
-    "--rates 110 to 119)",
+    help="such as 100,101 (100 to 109; with --rates 110 to 119)",
   ),
   example=(
     "grokking --output runs/try --steps 20 --seeds 1,2",
@@ -408,23 +402,17 @@ def report_(args: argparse.Namespace) -> None:
   ),
 )
 def grokking(args: argparse.Namespace) -> None:
-  """train AdamW and ⊥AdamW on addition mod 113; write a page
+  """train AdamW and ⊥AdamW on addition mod 113
 
-  The page says when each of them generalizes, without and with weight decay.
-  It takes half an hour on two cores and needs no data. The same command resumes
-  it."""
-  from experiments import grokking, report
+  Prints when each of them generalizes, without and with weight decay. It takes
+  half an hour on two cores and needs no data. The same command resumes it. For
+  the page, `keep` the rows, then `report --output FOLDER`."""
+  from experiments import grokking
 
-  if args.rates:
-    print(grokking.run_all_rates(args.output, args.steps or 2000, args.seeds))
-    return
-  recipe = grokking.Recipe(steps=args.steps or 500)
-  study = grokking.PILOT if args.pilot else grokking.STUDY
-  rows = grokking.run(args.output, study, recipe, args.seeds)
-  if args.pilot:
-    print(grokking.pilot_text(rows, recipe))
-  else:
-    print(report.write_grokking(args.output, rows, recipe))
+  said = grokking.run_and_describe(
+    args.output, args.rates, args.steps, args.seeds
+  )
+  print(said)
 
 
 @command(

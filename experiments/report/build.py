@@ -393,16 +393,6 @@ def write_study(folder: pathlib.Path) -> str:
   return "\n\n".join([*said, f"The page: {path}"])
 
 
-def write_grokking(
-  output: pathlib.Path, rows: grokking.Rows, recipe: Any
-) -> str:
-  """Writes the page of grokking. Returns its verdict, and where it is."""
-  path, its = output / "grokking.md", grokking.facts(rows, recipe)
-  asked = context(Comparisons(Source()), output, True)
-  grokking.make(its, asked).write_markdown(path)
-  return f"{its['verdict']}\n\nWrote {path}."
-
-
 def show(folder: pathlib.Path) -> str:
   """Returns a table of means over seeds, by method, epoch and images."""
   study, results = query.load(folder)
