@@ -38,148 +38,118 @@ def share(text: str) -> tuple[int, int]:
   return int(number), int(count)
 
 
-FOLDER = argument("folder", type=PATH, help="study folder, such as runs/quick")
+FOLDER = argument("folder", "study folder, such as runs/quick", type=PATH)
 SET = argument(
-  "--set",
+  "--set KEY=VALUE",
+  "override a setting, such as seeds=3 or methods=sgd,sam; repeat it for "
+  "several; an unknown key lists all keys",
   action="append",
-  metavar="KEY=VALUE",
-  help="override a setting, such as seeds=3 or methods=sgd,sam; repeat it "
-  "for several; an unknown key lists all keys",
 )
 STUDY_OPTIONS = (
   argument(
     "study",
-    help="a name that `python -m experiments list` prints, or the path of a "
-    "study file such as mine.py",
+    "a name that `python -m experiments list` prints, or the path of a study "
+    "file such as mine.py",
   ),
   SET,
   argument(
-    "--output",
+    "--output FOLDER",
+    "folder for rows and checkpoints (runs/STUDY, or the folder of the study "
+    "whose models it uses)",
     type=PATH,
-    metavar="FOLDER",
-    help="folder for rows and checkpoints (runs/STUDY, or the folder of the "
-    "study whose models it uses)",
   ),
   argument(
-    "--share",
+    "--share I/N",
+    "only share I of N, into runs/STUDY/shares/I-of-N: the same runs on any "
+    "machine; `merge` joins the shares",
     type=share,
-    metavar="I/N",
-    help="only share I of N, into runs/STUDY/shares/I-of-N: the same runs on "
-    "any machine; `merge` joins the shares",
   ),
 )
 GROUP_OPTIONS = (
   argument(
     "--convolutions",
+    "how the convolutions of many runs are computed (auto)",
     default="auto",
-    choices=[
-      "auto",
-      "grouped",
-      "mixed",
-      "pallas",
-      "patches",
-      "sequential",
-      "unrolled",
-    ],
-    help="how the convolutions of many runs are computed (auto)",
+    choices="auto grouped mixed pallas patches sequential unrolled".split(),
   ),
   argument(
-    "--batch-devices",
+    "--batch-devices N",
+    "devices that share each batch (1); runs are spread over the others",
     type=positive,
     default=1,
-    metavar="N",
-    help="devices that share each batch (1); runs are spread over the others",
   ),
   argument(
-    "--group-size",
+    "--group-size N",
+    "runs that train together (10 a device, or as many as fit)",
     type=positive,
-    metavar="N",
-    help="runs that train together (10 a device, or as many as fit)",
   ),
 )
 RUN_OPTIONS = (
   *GROUP_OPTIONS,
   argument(
-    "--checkpoint-every",
+    "--checkpoint-every N",
+    "epochs between checkpoints (10, or 5 %% of all if that is more)",
     type=positive,
-    metavar="N",
-    help="epochs between checkpoints (10, or 5 %% of all if that is more)",
   ),
+  argument("--logits", "keep the logits, as .npy files", action="store_true"),
   argument(
-    "--logits", action="store_true", help="keep the logits, as .npy files"
-  ),
-  argument(
-    "--corrupted",
+    "--corrupted FOLDER",
+    "folder of the published CIFAR-10-C, used instead of making it",
     type=PATH,
-    metavar="FOLDER",
-    help="folder of the published CIFAR-10-C, used instead of making it",
   ),
   argument(
     "--deterministic",
+    "bitwise reproducible on a GPU too, but slower there",
     action="store_true",
-    help="bitwise reproducible on a GPU too, but slower there",
   ),
   argument(
     "--distributed",
-    action="store_true",
-    help="run this process as one of several that train together; under SLURM, "
+    "run this process as one of several that train together; under SLURM, "
     "Open MPI and on TPUs, jax finds the others",
+    action="store_true",
   ),
   argument(
-    "--coordinator",
-    metavar="HOST:PORT",
-    help="elsewhere, for --distributed: address of process 0, the same for all",
+    "--coordinator HOST:PORT",
+    "elsewhere, for --distributed: address of process 0, the same for all",
   ),
   argument(
-    "--processes",
-    type=positive,
-    metavar="N",
-    help="for --distributed: number of processes",
+    "--processes N", "for --distributed: number of processes", type=positive
   ),
   argument(
-    "--process",
+    "--process I",
+    "for --distributed: number of this process, from 0",
     type=int,
-    metavar="I",
-    help="for --distributed: number of this process, from 0",
   ),
 )
-
-
 CLUSTER_OPTIONS = (
   argument(
     "--cluster",
+    "train shares as jobs of SLURM, or as local processes, and merge them",
     choices=["slurm", "local"],
-    help="train shares as jobs of SLURM, or as local processes, and merge them",
   ),
   argument(
-    "--jobs",
+    "--jobs N",
+    "for --cluster: number of jobs, one for each share",
     type=positive,
-    metavar="N",
-    help="for --cluster: number of jobs, one for each share",
   ),
   argument(
-    "--gpus",
+    "--gpus N",
+    "for --cluster: GPUs of each job (0: train on the CPU)",
     type=int,
     default=0,
-    metavar="N",
-    help="for --cluster: GPUs of each job (0: train on the CPU)",
   ),
   argument(
-    "--minutes",
+    "--minutes N",
+    "for --cluster: time limit of a job (1440); longer ones resume",
     type=positive,
     default=1440,
-    metavar="N",
-    help="for --cluster: time limit of a job (1440); longer ones resume",
   ),
+  argument("--partition NAME", "for --cluster slurm: its partition"),
   argument(
-    "--partition", metavar="NAME", help="for --cluster slurm: its partition"
-  ),
-  argument(
-    "--sbatch",
+    "--sbatch KEY=VALUE",
+    "for --cluster slurm: option of sbatch, such as mem=16G; repeat it for "
+    "several",
     action="append",
-    metavar="KEY=VALUE",
-    help="for --cluster slurm: option of sbatch, such as mem=16G; repeat it "
-    "for several",
   ),
 )
 
@@ -188,9 +158,9 @@ CLUSTER_OPTIONS = (
   *STUDY_OPTIONS,
   argument(
     "--kept",
+    "copy kept rows from experiments/results to a new folder, and train only "
+    "missing runs",
     action="store_true",
-    help="copy kept rows from experiments/results to a new folder, and train "
-    "only missing runs",
   ),
   *RUN_OPTIONS,
   *CLUSTER_OPTIONS,
@@ -281,13 +251,12 @@ def list_(args: argparse.Namespace) -> None:
 
 
 @command(
-  argument("folder", type=PATH, nargs="+", help="folders of shares"),
+  argument("folder", "folders of shares", type=PATH, nargs="+"),
   argument(
-    "--output",
+    "--output FOLDER",
+    "folder for all of their rows",
     type=PATH,
-    metavar="FOLDER",
     required=True,
-    help="folder for all of their rows",
   ),
   example=(
     "merge runs/quick/shares/*-of-4 --output runs/quick",
@@ -315,7 +284,7 @@ def show(args: argparse.Namespace) -> None:
 
 
 @command(
-  argument("folder", type=PATH, nargs="+", help="one or more study folders"),
+  argument("folder", "one or more study folders", type=PATH, nargs="+"),
   example=("keep runs/table1", "then `report` includes the rows of table1"),
 )
 def keep(args: argparse.Namespace) -> None:
@@ -332,16 +301,15 @@ def keep(args: argparse.Namespace) -> None:
 @command(
   argument(
     "folder",
+    "study folder, such as runs/quick (without it: all kept rows)",
     type=PATH,
     nargs="?",
-    help="study folder, such as runs/quick (without it: all kept rows)",
   ),
   argument(
-    "--output",
-    type=PATH,
-    metavar="FOLDER",
-    help="folder for pages and pictures, if no study folder is given "
+    "--output FOLDER",
+    "folder for pages and pictures, if no study folder is given "
     "(experiments/results)",
+    type=PATH,
   ),
   example=("report runs/quick", "writes runs/quick/report.html"),
 )
@@ -373,28 +341,23 @@ def report_(args: argparse.Namespace) -> None:
 @command(
   argument(
     "--rates",
+    "train at three learning rates instead, each with its own pilot, and with "
+    "StableMax",
     action="store_true",
-    help="train at three learning rates instead, each with its own pilot, and "
-    "with StableMax",
   ),
   argument(
-    "--output",
+    "--output FOLDER",
+    "folder for rows (runs/grokking)",
     type=PATH,
     default=pathlib.Path("runs", "grokking"),
-    metavar="FOLDER",
-    help="folder for rows (runs/grokking)",
   ),
   argument(
-    "--steps",
-    type=positive,
-    metavar="N",
-    help="training steps (500; with --rates 2000)",
+    "--steps N", "training steps (500; with --rates 2000)", type=positive
   ),
   argument(
-    "--seeds",
+    "--seeds LIST",
+    "such as 100,101 (100 to 109; with --rates 110 to 119)",
     type=whole_numbers,
-    metavar="LIST",
-    help="such as 100,101 (100 to 109; with --rates 110 to 119)",
   ),
   example=(
     "grokking --output runs/try --steps 20 --seeds 1,2",
@@ -417,22 +380,16 @@ def grokking(args: argparse.Namespace) -> None:
 
 @command(
   argument(
-    "--output",
+    "--output FOLDER",
+    "folder for rows (runs/language)",
     type=PATH,
     default=pathlib.Path("runs", "language"),
-    metavar="FOLDER",
-    help="folder for rows (runs/language)",
   ),
-  argument(
-    "--seeds",
-    type=whole_numbers,
-    metavar="LIST",
-    help="such as 100,101 (100 to 104)",
-  ),
+  argument("--seeds LIST", "such as 100,101 (100 to 104)", type=whole_numbers),
   argument(
     "--small",
+    "try it out: a tiny transformer and 20 steps, in a minute",
     action="store_true",
-    help="try it out: a tiny transformer and 20 steps, in a minute",
   ),
   example=(
     "language --output runs/try --small --seeds 1,2",
