@@ -239,14 +239,11 @@ class Rows:
 
 
 def _repair(path: pathlib.Path) -> None:
-  """Cuts off a torn last line, and gives rows without checks a check."""
+  """Cuts off a torn last line."""
   content = path.read_bytes()
   whole = content.rfind(b"\n") + 1
   if whole < len(content):
     os.truncate(path, whole)
-  first = content.partition(b"\n")[0]
-  if b'"optimizer"' in first and schema.is_former(_parse(path, 1, first)):
-    write(path, read(path))
 
 
 def write(path: pathlib.Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -273,7 +270,7 @@ def read(
   Rows of a context share its values: don't change them.
 
   Args:
-    path: the file. It may also be of the former format, without checks.
+    path: the file.
     chain: decodes the lines; after the last one, it can encode further ones.
 
   Raises:
@@ -281,12 +278,16 @@ def read(
       twice.
   """
   chain = chain or Chain()
-  former, numbers = False, dict[Key, int]()
+  numbers: dict[Key, int] = {}
   for number, line in enumerate(_lines(path), 1):
-    content = _parse(path, number, line)
-    former = former or number == 1 and schema.is_former(content)
     try:
-      row = _convert(content) if former else chain.decode(line, content)
+      content = parse_json(line)
+    except ValueError as error:
+      raise RowsError(
+        f"Line {number} of {path} is not valid JSON: {error}. {_remedy(path)}"
+      ) from error
+    try:
+      row = chain.decode(line, content)
     except (KeyError, TypeError, ValueError) as error:
       raise RowsError(
         f"Line {number} of {path} {error}. {_remedy(path)}"
@@ -315,23 +316,6 @@ def _lines(path: pathlib.Path) -> list[bytes]:
         f"{path} is damaged ({error}). {_remedy(path)}"
       ) from error
   return content.split(b"\n")[:-1]
-
-
-def _parse(path: pathlib.Path, number: int, line: bytes) -> Any:
-  try:
-    return parse_json(line)
-  except ValueError as error:
-    raise RowsError(
-      f"Line {number} of {path} is not valid JSON: {error}. {_remedy(path)}"
-    ) from error
-
-
-def _convert(content: Any) -> dict[str, Any]:
-  """Returns the row of a line of the former format."""
-  row = schema.convert(content) if isinstance(content, dict) else content
-  if wrong := schema.problem(row):
-    raise ValueError(f"is not a valid row: {wrong}")
-  return row
 
 
 def _remedy(path: pathlib.Path) -> str:
