@@ -77,16 +77,16 @@ class Chain:
       lines = self._line({"context": number, "fields": shared})
     return lines + self._line({"context": number} | measured)
 
-  def decode(self, line: bytes, content: Any) -> dict[str, Any] | None:
-    """Returns the row of a line, or None for a context.
-
-    Args:
-      line: the line, without its newline.
-      content: what it is parsed as.
+  def decode(self, line: bytes) -> dict[str, Any] | None:
+    """Returns the row of a line without its newline, or None for a context.
 
     Raises:
       ValueError: if it is not valid. The message says why.
     """
+    try:
+      content = parse_json(line)
+    except ValueError as error:
+      raise ValueError(f"is not valid JSON: {error}") from error
     start = line[:-_END] + b"}"
     check = _digest(self.check, start)
     if line[-_END:] != _CHECK % check:
@@ -281,13 +281,7 @@ def read(
   numbers: dict[Key, int] = {}
   for number, line in enumerate(_lines(path), 1):
     try:
-      content = parse_json(line)
-    except ValueError as error:
-      raise RowsError(
-        f"Line {number} of {path} is not valid JSON: {error}. {_remedy(path)}"
-      ) from error
-    try:
-      row = chain.decode(line, content)
+      row = chain.decode(line)
     except (KeyError, TypeError, ValueError) as error:
       raise RowsError(
         f"Line {number} of {path} {error}. {_remedy(path)}"
@@ -301,6 +295,34 @@ def read(
         f"{first}. {_remedy(path)}"
       )
     yield row
+
+
+def join(paths: Iterable[pathlib.Path], output: pathlib.Path) -> None:
+  """Writes the rows of several files to one, sorted by their keys.
+
+  Args:
+    paths: files of one study's shares.
+    output: the file to write. If it exists, it is replaced.
+
+  Raises:
+    RowsError: if a check is wrong, or two files have a row of the same run,
+      epoch and images.
+  """
+  rows: dict[Key, dict[str, Any]] = {}
+  sources: dict[Key, pathlib.Path] = {}
+  for path in paths:
+    for row in read(path):
+      if (its := key(row)) in rows:
+        _, method, seed, epoch, dataset = its
+        raise RowsError(
+          f"{sources[its]} and {path} both have a row of {method}, seed "
+          f"{seed}, after epoch {epoch} on {dataset}. Join files of different "
+          "runs only, and each file once."
+        )
+      rows[its], sources[its] = row, path
+  if not rows:
+    raise RowsError("The files to join have no rows. Give folders of a study.")
+  write(output, (rows[its] for its in sorted(rows)))
 
 
 def _lines(path: pathlib.Path) -> list[bytes]:
