@@ -1,8 +1,6 @@
 """SGD and AdamW with all of CIFAR-10, without and with ⊥Grad.
 
-    python -m experiments run all_images
-
-takes one H200 14 minutes, after `all_images_tuning`. See PLAN.md.
+Takes 14 minutes on one H200, after `all_images_tuning`. See PLAN.md.
 """
 
 from experiments.studies.all_images_tuning import GRIDS

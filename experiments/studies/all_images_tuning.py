@@ -1,8 +1,6 @@
 """Settings with all images, chosen on held-out images: for `all_images`.
 
-    python -m experiments run all_images_tuning
-
-takes one H200 10 minutes, and 5 more for the extension of the grids.
+Takes 10 minutes on one H200, and 5 more for the extension of the grids.
 """
 
 from experiments.config import Config

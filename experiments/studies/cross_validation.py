@@ -1,9 +1,7 @@
 """Five folds of each seed of `cross_validated`, for the temperatures.
 
-    python -m experiments run cross_validation
-
-takes one H200 7 minutes. The five seeds from 5 s on train on four fifths of the
-images of seed s, each without another fifth. T is fitted on that fifth.
+Takes 7 minutes on one H200. The five seeds from 5 s on train on four fifths of
+the images of seed s, each without another fifth. T is fitted on that fifth.
 """
 
 from experiments.studies import held_out_temperature

@@ -1,8 +1,6 @@
 """⊥Grad and weight decay.
 
-    python -m experiments run decay
-
-takes one H200 17 minutes after `schedules`, whose runs at 5e-4 it uses. See
+Takes 17 minutes on one H200 after `schedules`, whose runs at 5e-4 it uses. See
 PLAN.md.
 """
 

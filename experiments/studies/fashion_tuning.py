@@ -1,8 +1,6 @@
 """Settings on Fashion-MNIST, chosen on held-out images: for `fashion`.
 
-    python -m experiments run fashion_tuning
-
-takes one H200 12 minutes, and 6 more for the extension of the grids.
+Takes 12 minutes on one H200, and 6 more for the extension of the grids.
 """
 
 from experiments.config import Config

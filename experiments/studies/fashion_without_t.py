@@ -1,8 +1,6 @@
 """SGD, ⊥Grad, mixup and focal loss on Fashion-MNIST, without T.
 
-    python -m experiments run fashion_without_t
-
-takes one H200 9 minutes, after `fashion_tuning`. See PLAN.md.
+Takes 9 minutes on one H200, after `fashion_tuning`. See PLAN.md.
 """
 
 from experiments.studies.fashion_tuning import GRIDS

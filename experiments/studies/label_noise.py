@@ -1,8 +1,6 @@
 """SGD and ⊥Grad where a fifth of the labels is wrong, after T.
 
-    python -m experiments run label_noise
-
-takes one H200 4 minutes, after `label_noise_tuning`. See PLAN.md.
+Takes 4 minutes on one H200, after `label_noise_tuning`. See PLAN.md.
 """
 
 from experiments.studies.label_noise_tuning import GRIDS

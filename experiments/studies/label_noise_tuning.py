@@ -1,8 +1,6 @@
 """Settings with wrong labels, chosen on held-out images: for `label_noise`.
 
-    python -m experiments run label_noise_tuning
-
-takes one H200 5 minutes, and 3 more for the extension of the grids.
+Takes 5 minutes on one H200, and 3 more for the extension of the grids.
 """
 
 from experiments.config import Config

@@ -1,8 +1,6 @@
 """SGD and ⊥Grad where a fifth of the labels is wrong, without T.
 
-    python -m experiments run label_noise_without_t
-
-takes one H200 4 minutes, after `label_noise_tuning`. See PLAN.md.
+Takes 4 minutes on one H200, after `label_noise_tuning`. See PLAN.md.
 """
 
 from experiments.studies.label_noise_tuning import GRIDS

@@ -1,8 +1,6 @@
 """⊥Grad by learning rate and weight decay.
 
-    python -m experiments run map
-
-takes one H200 17 minutes. See PLAN.md.
+Takes 17 minutes on one H200. See PLAN.md.
 """
 
 import itertools

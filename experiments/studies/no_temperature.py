@@ -1,8 +1,6 @@
 """Ten methods for users who cannot fit a temperature.
 
-    python -m experiments run no_temperature
-
-takes one H200 27 minutes, after `no_temperature_tuning`. See PLAN.md.
+Takes 27 minutes on one H200, after `no_temperature_tuning`. See PLAN.md.
 """
 
 from experiments import datasets

@@ -1,8 +1,6 @@
 """Settings of ten methods, chosen on held-out images: for `no_temperature`.
 
-    python -m experiments run no_temperature_tuning
-
-takes one H200 about an hour: run it, keep its rows, and run it again with
+Takes about an hour on one H200: run it, keep its rows, and run it again with
 `--kept` for the extension of the grids. See PLAN.md, "Choosing".
 """
 

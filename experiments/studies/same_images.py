@@ -1,8 +1,6 @@
 """Ensembles of networks that train on the same images.
 
-    python -m experiments run same_images
-
-takes one H200 8 minutes, after `no_temperature_tuning`. See PLAN.md.
+Takes 8 minutes on one H200, after `no_temperature_tuning`. See PLAN.md.
 """
 
 from experiments.config import Config, Study, ensemble
