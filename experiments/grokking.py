@@ -260,7 +260,7 @@ def run_rates(
   """Chooses weight decays at a learning rate, and trains all arms with them.
 
   The weight decay with the fewest steps to 99 % is chosen, for AdamW and for
-  ⊥AdamW. The arguments and the rows are as those of :func:`run`.
+  ⊥AdamW. The arguments are as in :func:`run`, and so is what it returns.
   """
 
   def steps(rows: Rows, arm: Arm) -> float | None:

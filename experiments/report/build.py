@@ -19,7 +19,7 @@ from experiments import config, datasets, files, registry
 from experiments.engine import models
 from experiments.report import compare, figures, grokking, query
 from experiments.report.compare import Comparisons
-from experiments.report.query import OUTCOMES, PAIR, Source
+from experiments.report.query import OUTCOMES, PAIR
 from experiments.report.render import Page, markdown, questions
 from experiments.rows import RowsError, kept
 from orthograd_optax import plots, stats
@@ -74,7 +74,7 @@ def context(
     "studies": config.studies,
     "plan": plan,
     "grokking": grokking.kept_facts,
-    "is_complete": ask.source.is_complete,
+    "is_complete": ask.is_complete,
     "time_of": lambda name: ask.provenance(name).get("time", ""),
   }
 
@@ -85,7 +85,7 @@ def make_kept(
   """Yields the answer and the pages of the replication, by name."""
   facts = context(ask, folder, False)
   short, harder, wide, longer = map(
-    ask.source.results,
+    ask.results,
     ("resnet18", "resnet18_corrupted", "wrn28_10", "extended"),
   )
   both = {"ResNet-18": short, "WRN-28-10": wide}
@@ -123,13 +123,13 @@ def make_kept(
 
 def situation(ask: Comparisons, name: str, a: str, b: str) -> dict[str, Any]:
   """Returns what a line of the answer says of a pair, with and without T."""
-  results = ask.source.results(name)
+  results = ask.results(name)
   after = "scaled"
   if results.measured((a, b), "crossed_loss"):
     after = "crossed"
   its = {it: ask.compare(name, a, b, it) for it in ("loss", "ece")}
   its["scaled_loss"] = ask.compare(name, a, b, f"{after}_loss")
-  if not ask.source.is_planned(ask.source.study(name).name):
+  if not ask.is_planned(ask.study(name).name):
     its |= ask.table(name)  # as the replication adjusts them
     scaled = ask.table(name, AFTER_T, part="scaled_half")
     its["scaled_loss"] = scaled["loss"]
@@ -143,9 +143,7 @@ def situations(ask: Comparisons) -> dict[str, dict[str, Any]]:
   """Returns the lines of the answer, of the studies that are complete."""
   lines = query.LABELS["situations"].items()
   return {
-    label: situation(ask, *of)
-    for label, of in lines
-    if ask.source.is_complete(of[0])
+    label: situation(ask, *of) for label, of in lines if ask.is_complete(of[0])
   }
 
 
@@ -174,7 +172,7 @@ def radial_shares(ask: Comparisons, method: str) -> dict[str, dict[str, Any]]:
   """
   shares = {}
   for network, name in (("ResNet-18", "extended"), ("WRN-28-10", "wrn28_10")):
-    results = ask.source.results(name)
+    results = ask.results(name)
     (first,) = results.get(method, 0, "train", 100)
     over = lambda it, results=results: results.over_epochs(
       method, it, range(5), EPOCHS, "train"
@@ -240,14 +238,14 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
   Raises:
     RowsError: if there is nothing to compare yet.
   """
-  study, results = ask.source.study(name), ask.source.results(name)
+  study, results = ask.study(name), ask.results(name)
   tested = ask.tested(name)
   answer = next(iter(tested.values()))
-  is_planned = ask.source.is_planned(name)
+  is_planned = ask.is_planned(name)
   template = f"conclusions/{name}.md"
   concluded = (
     is_planned
-    and ask.source.is_complete(name)
+    and ask.is_complete(name)
     and (pathlib.Path(__file__).parent / "templates" / template).exists()
   )
   epochs = study.epochs_evaluated()
@@ -339,12 +337,12 @@ def make_all(
     if name == grokking.STUDY:
       yield from grokking.make_kept(facts)
     elif name in SCREENS:
-      if name == SCREENS[0] and all(map(ask.source.is_complete, SCREENS)):
+      if name == SCREENS[0] and all(map(ask.is_complete, SCREENS)):
         runs = [ask.provenance(it) for it in SCREENS]
         text = markdown("extended_screen.md", facts | {"runs": runs})
         yield name, Page(text, {})
-    elif ask.source.is_complete(name):
-      study, results = ask.source.study(name), ask.source.results(name)
+    elif ask.is_complete(name):
+      study, results = ask.study(name), ask.results(name)
       if any(len(results.seeds(pair)) > 1 for pair in query.pairs(study)):
         yield name, make_study(ask, name, folder)
 
@@ -360,7 +358,7 @@ def write_pages(output: pathlib.Path | None = None) -> Iterator[pathlib.Path]:
   Yields:
     The paths of what is written.
   """
-  ask = Comparisons(Source())
+  ask = Comparisons()
   folder = output or kept.FOLDER
   folder.mkdir(parents=True, exist_ok=True)
   make = make_all if output else make_kept
@@ -382,7 +380,7 @@ def write_study(folder: pathlib.Path) -> str:
     What it says, as plain text.
   """
   study, results = query.load(folder)
-  ask = Comparisons(Source({study.name: (study, results)}))
+  ask = Comparisons({study.name: (study, results)})
   path = folder / "report.html"
   make_study(ask, study.name, folder.resolve()).write_html(path)
   facts = context(ask, folder, True) | {
@@ -396,7 +394,7 @@ def write_study(folder: pathlib.Path) -> str:
 def show(folder: pathlib.Path) -> str:
   """Returns a table of means over seeds, by method, epoch and images."""
   study, results = query.load(folder)
-  ask = Comparisons(Source({study.name: (study, results)}))
+  ask = Comparisons({study.name: (study, results)})
   kinds: dict[tuple[str, int, str], list[dict[str, float]]] = {}
   diverged = []
   for (method, seed, epoch, images), row in results.rows.items():

@@ -171,16 +171,12 @@ def adjust(cells: Iterable[Compared], planned: int = 0) -> None:
     cell.adjusted = its
 
 
-class Comparisons:
+class Comparisons(Source):
   """Answers what templates ask of studies and pools, by their names."""
 
-  def __init__(self, source: Source) -> None:
-    self.source = source
+  def __init__(self, *own: Any):
+    super().__init__(*own)
     self._tested: dict[str, dict[str, dict[Pair, Compared]]] = {}
-
-  def values(self, name: str, *args: Any, **where: Any) -> np.ndarray:
-    """Returns what :meth:`Results.values` returns."""
-    return self.source.results(name).values(*args, **where)
 
   def compare(
     self,
@@ -196,7 +192,7 @@ class Comparisons:
     there. `where` has arguments of :meth:`Results.values`.
     """
     if not where and name not in query.POOLS:
-      study = self.source.study(name)
+      study = self.study(name)
       if (a, b) in query.pairs(study):
         tested = self.tested(name)
         if known := tested.get(str(it), {}).get((a, b)):
@@ -204,7 +200,7 @@ class Comparisons:
     return self._raw(name, a, b, it, **where)
 
   def _raw(self, name, a, b, it, seeds=None, **where) -> Compared:
-    results = self.source.results(name)
+    results = self.results(name)
     key = it
     it = query.outcome(it, where.get("images", ""), where.get("part", ""))
     if seeds is None:
@@ -217,7 +213,7 @@ class Comparisons:
     planned = (
       key in ("scaled_loss", "corrupted_loss")
       and name not in SHARED
-      and (name in query.POOLS or self.source.is_planned(name))
+      and (name in query.POOLS or self.is_planned(name))
     )
     return Compared(it, first, second, (a, b), PLANNED if planned else None)
 
@@ -233,7 +229,7 @@ class Comparisons:
     """
     if name in self._tested:
       return self._tested[name]
-    study, results = self.source.study(name), self.source.results(name)
+    study, results = self.study(name), self.results(name)
     pairs = [p for p in query.pairs(study) if len(results.seeds(p)) > 1]
     first = query.OUTCOMES[study.outcome]
     if not pairs or not all(results.measured(p, first) for p in pairs):
@@ -260,12 +256,12 @@ class Comparisons:
 
   def _relatives(self, name: str) -> list[Compared]:
     """Returns what PLAN.md adjusts together with a study's own comparisons."""
-    if name not in SIZES[:-1] or not self.source.is_planned(name):
+    if name not in SIZES[:-1] or not self.is_planned(name):
       return []
     relatives = []
     for other in SIZES:
-      pair = query.pairs(self.source.study(other))[-1]
-      if other != name and len(self.source.results(other).seeds(pair)) > 1:
+      pair = query.pairs(self.study(other))[-1]
+      if other != name and len(self.results(other).seeds(pair)) > 1:
         relatives.append(self._raw(other, *pair, "scaled_loss"))
     return relatives
 
@@ -305,7 +301,7 @@ class Comparisons:
     self, name: str, methods: Iterable[str], least: int = 2
   ) -> tuple[list[str], dict[Outcome, dict[str, np.ndarray]]]:
     """Returns methods with so many seeds, and their values by outcome."""
-    results, study = self.source.results(name), self.source.study(name)
+    results, study = self.results(name), self.study(name)
     methods = [m for m in methods if len(results.seeds([m])) >= least]
     its = results.outcomes([[m] for m in methods], study.outcome, least)
     its = [it for it in query.OUTCOMES if it in its]
@@ -316,7 +312,7 @@ class Comparisons:
 
   def seconds(self, name: str, method: str) -> float:
     """Returns the time of an epoch of one of the runs that train together."""
-    results = self.source.results(name)
+    results = self.results(name)
     seeds = results.seeds([method], "train")
     rows = [results.get(method, seed, "train")[0] for seed in seeds]
     each = [row["epoch_seconds"] / row["runs_at_once"] for row in rows]
@@ -324,7 +320,7 @@ class Comparisons:
 
   def provenance(self, name: str, results: str = "") -> dict[str, Any]:
     """Returns the device, versions, commits, days and minutes of a study."""
-    its = self.source.results(results or name)
+    its = self.results(results or name)
     rows = [row for row in its.rows.values() if row["study"] == name]
     return provenance(rows) | {"study": name} if rows else {}
 
@@ -369,7 +365,7 @@ def temperatures(
     weight decay, "without" and "with", the geometric means of T over seeds,
     and "change", of the loss without T. Diverged runs are left out.
   """
-  study, results = ask.source.study(name), ask.source.results(name)
+  study, results = ask.study(name), ask.results(name)
   lines = []
   for method in study.methods:
     pair = method.name, f"orthograd_{method.name}"

@@ -140,8 +140,11 @@ def questions(ask: Comparisons) -> dict[str, Any]:
   comes the outcome, by default the loss after T.
   """
 
+  def values(name, *args, **where):
+    return ask.results(name).values(*args, **where)
+
   def _mean(name, method, it="scaled_loss", **where):
-    runs = ask.values(name, method, it, **where)
+    runs = values(name, method, it, **where)
     return mean(runs, OUTCOMES[it].metric if it in OUTCOMES else it)
 
   return {
@@ -156,11 +159,11 @@ def questions(ask: Comparisons) -> dict[str, Any]:
     "METRICS": METRICS,
     "OUTCOMES": OUTCOMES,
     "paper": PAPER,
-    "results": ask.source.results,
-    "study_of": ask.source.study,
+    "results": ask.results,
+    "study_of": ask.study,
     "table": ask.table,
     "UNDER_CORRUPTION": compare.UNDER_CORRUPTION,
-    "values": ask.values,
+    "values": values,
     "verdict": lambda *args, **where: ask.compare(*args, **where).verdict,
   }
 
