@@ -3,14 +3,10 @@
 Takes 2 minutes on one H200. Rows have `scaled_own`: the test images at this T.
 """
 
-from experiments.studies import no_temperature, no_temperature_tuning
-from experiments.tuning import chosen
+from experiments.studies import no_temperature
+from experiments.studies.no_temperature_tuning import TUNING
 
-(SGD,) = chosen(
-  no_temperature_tuning.STUDY,
-  {"sgd": no_temperature_tuning.GRIDS["sgd"]},
-  "scaled_loss",
-)
+(SGD,) = TUNING.chosen("scaled_loss", "sgd")
 
 STUDY = no_temperature.STUDY.replace(
   name="held_out_temperature",
