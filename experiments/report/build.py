@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import scipy.stats
 
 from experiments import config, datasets, files, registry
 from experiments.engine import models
@@ -68,7 +69,7 @@ def context(
     "link": link,
     "page": page,
     "temperatures": lambda name: compare.temperatures(ask, name),
-    "spearman": compare.spearman,
+    "spearman": lambda pairs: scipy.stats.spearmanr(pairs)[0],
     "situations": lambda: situations(ask),
     "title": title,
     "studies": config.studies,
