@@ -116,9 +116,7 @@ RUN_OPTIONS = (
     "--processes N", "for --distributed: number of processes", type=positive
   ),
   argument(
-    "--process I",
-    "for --distributed: number of this process, from 0",
-    type=int,
+    "--process I", "for --distributed: number of this process, from 0", type=int
   ),
 )
 CLUSTER_OPTIONS = (
@@ -253,10 +251,7 @@ def list_(args: argparse.Namespace) -> None:
 @command(
   argument("folder", "folders of shares", type=PATH, nargs="+"),
   argument(
-    "--output FOLDER",
-    "folder for all of their rows",
-    type=PATH,
-    required=True,
+    "--output FOLDER", "folder for all of their rows", type=PATH, required=True
   ),
   example=(
     "merge runs/quick/shares/*-of-4 --output runs/quick",

@@ -86,8 +86,7 @@ def make_kept(
   """Yields the answer and the pages of the replication, by name."""
   facts = context(ask, folder, False)
   short, harder, wide, longer = map(
-    ask.results,
-    ("resnet18", "resnet18_corrupted", "wrn28_10", "extended"),
+    ask.results, ("resnet18", "resnet18_corrupted", "wrn28_10", "extended")
   )
   both = {"ResNet-18": short, "WRN-28-10": wide}
   networks = {"ResNet-18": "resnet18", "WRN-28-10": "wrn28_10"}

@@ -125,9 +125,7 @@ def _shorten(axis, rows: Sequence[Compared]) -> None:
 
 
 def reliability(
-  results: Results,
-  methods: Sequence[str] = PAIR,
-  images: str = "clean",
+  results: Results, methods: Sequence[str] = PAIR, images: str = "clean"
 ) -> "Figure":
   """Draws reliability diagrams, of all seeds that a method has."""
   bins = {

@@ -8,7 +8,5 @@ from experiments import datasets
 from experiments.studies import table1
 
 STUDY = table1.STUDY.replace(
-  name="corruption",
-  models_of="table1",
-  corruptions=datasets.ALL_CORRUPTIONS,
+  name="corruption", models_of="table1", corruptions=datasets.ALL_CORRUPTIONS
 )

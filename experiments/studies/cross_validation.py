@@ -10,9 +10,7 @@ from experiments.studies.held_out_temperature import SGD
 STUDY = held_out_temperature.STUDY.replace(
   name="cross_validation",
   config=held_out_temperature.STUDY.config.replace(
-    per_class=400,
-    calibrate=100,
-    seeds_per_subset=5,
+    per_class=400, calibrate=100, seeds_per_subset=5
   ),
   methods=(SGD,),
   seeds=50,

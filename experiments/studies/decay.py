@@ -29,8 +29,5 @@ STUDY = schedules.STUDY.replace(
   name="decay",
   models_of="schedules",
   methods=(*_plain, *_projected, *_heads),
-  pairs=(
-    *LEVELS,
-    *((ORTHOGRAD_COSINE.name, head) for head in HEADS),
-  ),
+  pairs=(*LEVELS, *((ORTHOGRAD_COSINE.name, head) for head in HEADS)),
 )

@@ -20,9 +20,7 @@ _KNOBS: dict[str, dict[str, float]] = {
 }
 ALTERNATIVES = tuple(
   METHODS[name].replace(
-    schedule="cosine",
-    learning_rate=COSINE.learning_rate,
-    **knob,
+    schedule="cosine", learning_rate=COSINE.learning_rate, **knob
   )
   for name, knob in _KNOBS.items()
 )

@@ -21,10 +21,7 @@ STUDY = Study(
   name="pilot_knobs",
   config=Config(learning_rate=0.3),  # which pilot_rates chose
   methods=tuple(
-    named(
-      METHODS[name].replace(schedule="cosine"),
-      **{knob: value},
-    )
+    named(METHODS[name].replace(schedule="cosine"), **{knob: value})
     for name, (knob, values) in KNOBS.items()
     for value in values
   ),

@@ -7,8 +7,5 @@ accuracies that go up and down by 2 % from epoch to epoch, around 76 %.
 from experiments.studies import wide
 
 STUDY = wide.STUDY.replace(
-  name="wide_confirmation",
-  first_seed=5,
-  evaluate_every=2,
-  corruptions=(),
+  name="wide_confirmation", first_seed=5, evaluate_every=2, corruptions=()
 )
