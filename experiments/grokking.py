@@ -240,16 +240,7 @@ def task(study: str, recipe: Recipe) -> Task:
 def run(
   folder: pathlib.Path, recipe: Recipe, seeds: Iterable[int] = SEEDS
 ) -> list[dict[str, Any]]:
-  """Trains the runs that a folder lacks, arm by arm.
-
-  Args:
-    folder: folder of the rows.
-    recipe: what all arms share.
-    seeds: seeds to train each arm with.
-
-  Returns:
-    The rows of the study.
-  """
+  """Trains the runs that a folder lacks, arm by arm. Returns their rows."""
   runs = [Run(arm, seed) for arm in ARMS for seed in seeds]
   return task(STUDY, recipe).rows(folder, runs)
 
@@ -260,7 +251,7 @@ def run_rates(
   """Chooses weight decays at a learning rate, and trains all arms with them.
 
   The weight decay with the fewest steps to 99 % is chosen, for AdamW and for
-  ⊥AdamW. The arguments are as in :func:`run`, and so is what it returns.
+  ⊥AdamW. Returns the rows at this learning rate.
   """
 
   def steps(rows: Rows, arm: Arm) -> float | None:
@@ -288,8 +279,8 @@ def run_and_describe(
   """Trains the study, or else the one at all learning rates.
 
   Returns:
-    For each rate and arm, how many seeds reach 99 %, and their median steps;
-    then the tests of PLAN.md, with Holm's adjustment over all of them.
+    How many seeds of each arm reach 99 %, and their median steps; then the
+    tests of PLAN.md, with Holm's adjustment over all of them.
   """
   lines, p_values = [], {}
   for rate in RATES if rates else (Recipe().learning_rate,):
@@ -314,20 +305,14 @@ def run_and_describe(
 def tests(
   goal: Mapping[Arm, Mapping[int, int]], steps: int
 ) -> dict[str, float]:
-  """Returns the p-values of the plan's tests at a learning rate.
-
-  Args:
-    goal: for each arm, the steps to 99 % of each seed.
-    steps: steps of training. A seed with more steps never reached 99 %.
-  """
+  """Returns the p-values of the plan's tests, by each arm's steps to 99 %."""
   ours = goal[ORTHOGRAD]
-  its = [list(goal[arm].values()) for arm in (ORTHOGRAD, ADAMW)]
-  p_values = {"⊥AdamW − AdamW, Fisher": fisher(its[0], its[1], steps)}
+  bare = list(goal[ADAMW].values())
+  p_values = {"⊥AdamW − AdamW, Fisher": fisher([*ours.values()], bare, steps)}
   for arm, theirs in goal.items():
     if arm != ADAMW and not arm.orthograd:
-      pair = [[its[seed] for seed in ours] for its in (ours, theirs)]
-      name = f"⊥AdamW − {arm.key}, Wilcoxon"
-      p_values[name] = stats.wilcoxon(pair[0], pair[1]).pvalue
+      test = stats.wilcoxon([*ours.values()], [theirs[seed] for seed in ours])
+      p_values[f"⊥AdamW − {arm.key}, Wilcoxon"] = test.pvalue
   return p_values
 
 

@@ -244,13 +244,7 @@ def init(recipe: Recipe, seed: int) -> Params:
 
 
 def logits(recipe: Recipe, params: Params, inputs: jax.Array) -> jax.Array:
-  """Computes logits (windows, bytes, 256) of the byte after each input.
-
-  Args:
-    recipe: recipe of the transformer.
-    params: parameters of one run.
-    inputs: (windows, bytes), integers.
-  """
+  """Computes logits (windows, bytes, 256) of the byte after each input."""
   params = optax.tree.cast(params, jnp.dtype(recipe.precision))
   windows, length = inputs.shape
   heads = (windows, length, recipe.heads, recipe.width // recipe.heads)
@@ -258,9 +252,8 @@ def logits(recipe: Recipe, params: Params, inputs: jax.Array) -> jax.Array:
   def normalize(x, scale):
     x32 = x.astype(jnp.float32)
     mean = jnp.mean(x32**2, axis=-1, keepdims=True)
-    return (x32 * jax.lax.rsqrt(mean + 1e-6)).astype(x.dtype) * scale[
-      None, None
-    ]
+    x = (x32 * jax.lax.rsqrt(mean + 1e-6)).astype(x.dtype)
+    return x * scale[None, None]
 
   x = params["bytes"][inputs] + params["positions"][None, :length]
   for block in params["blocks"]:
@@ -331,14 +324,9 @@ def train(
   runs: Sequence[Run],
   say: Progress,
 ) -> Iterator[tuple[Run, int, dict[str, Any]]]:
-  """Trains runs together. Yields each with its last step and its metrics.
+  """Trains runs together, and evaluates them on windows.
 
-  Args:
-    recipe: recipe of all runs.
-    text: text to train on.
-    windows: windows to evaluate on.
-    runs: arms and seeds.
-    say: prints progress.
+  Yields each with its last step and its metrics.
   """
   stack = lambda *each: jnp.stack(each)
   params = jax.tree.map(stack, *(init(recipe, run.seed) for run in runs))
@@ -400,14 +388,8 @@ def run(
 ) -> list[dict[str, Any]]:
   """Chooses each arm's learning rate, and trains all seeds at it.
 
-  Args:
-    folder: folder of the rows. What it has already is not trained again.
-    recipe: what all runs share.
-    seeds: seeds to train each arm with.
-    folders: folders of packages, by default this Python's.
-
   Returns:
-    The rows of the study.
+    The rows of the study. What the folder has already is not trained again.
   """
   text = collect(recipe, folders)
   config = dataclasses.asdict(recipe) | {"text": text.facts}
@@ -437,7 +419,7 @@ def run(
 
 
 def mean_losses(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-  """Returns each arm's mean loss over seeds that did not diverge."""
+  """Returns each arm's mean loss over seeds, infinite if one diverged."""
   values: dict[str, list[float]] = collections.defaultdict(list)
   for row in rows:
     value = row["metrics"]["loss"]

@@ -5,7 +5,7 @@ other files are kept with the code. Pages of studies are built for the site, and
 for a folder of runs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 import dataclasses
 import os
 import pathlib
@@ -95,8 +95,8 @@ def make_kept(
   every = longer.evaluated(PAIR, range(5), "train")
   draw, panels = figures.reliability, query.LABELS["panels"]
   drawings = {
-    "answer": lambda: effects(situations(ask), relative=True),
-    "scaling": lambda: effects(replicated),
+    "answer": lambda: figures.effects(situations(ask), relative=True),
+    "scaling": lambda: figures.effects(replicated),
     "epochs": lambda: figures.training(both, panels["epochs"], EPOCHS),
     "epochs_1000": lambda: figures.training(
       {"1000 epochs": longer}, panels["epochs"], every
@@ -145,24 +145,6 @@ def situations(ask: Comparisons) -> dict[str, dict[str, Any]]:
   return {
     label: situation(ask, *of) for label, of in lines if ask.is_complete(of[0])
   }
-
-
-def effects(
-  lines: Mapping[str, Mapping[str, Any]],
-  outcomes: Iterable[str] = ("loss", "scaled_loss"),
-  relative: bool = False,
-) -> Any:
-  """Draws some outcomes of lines of comparisons."""
-  without = OUTCOMES["loss"]._replace(label="loss without T")
-  return figures.effects(
-    {
-      without if it == "loss" else OUTCOMES[it]: {
-        name: line[it] for name, line in lines.items()
-      }
-      for it in outcomes
-    },
-    relative,
-  )
 
 
 def radial_shares(ask: Comparisons, method: str) -> dict[str, dict[str, Any]]:
@@ -272,7 +254,7 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
   if OUTCOMES[primary].part != "metrics" and "loss" in tested:
     shown.append("loss")
   drawings = {
-    f"{picture}_differences": lambda: effects(
+    f"{picture}_differences": lambda: figures.effects(
       {
         query.pair_name(its): {it: rows[its] for it, rows in tested.items()}
         for its in answer
