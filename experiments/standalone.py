@@ -65,10 +65,6 @@ class Task:
   ) -> list[dict[str, Any]]:
     """Trains the runs that a folder lacks, and adds their rows.
 
-    Args:
-      folder: folder of the rows, created if missing.
-      runs: that the folder should have.
-
     Returns:
       The folder's rows of this study with these settings.
     """
@@ -111,7 +107,7 @@ class Task:
 
     Args:
       folder: folder of the rows.
-      grids: the grid of each method. They are extended by one setting at most.
+      grids: by method. They are extended by one setting at most.
       arm: returns the arm of a method at a setting.
       seeds: seeds to train each arm with.
       loss: returns an arm's loss by the rows; None if they lack it.

@@ -26,10 +26,7 @@ def run_locally(
 ) -> None:
   """Runs commands as processes, with GPUs of their own, until all have ended.
 
-  Args:
-    commands: one for each share.
-    logs: folder for the output, such as 1.log of the first command.
-    gpus: GPUs of each process.
+  The output of the first one is 1.log, and so on.
   """
   with contextlib.ExitStack() as stack:
     for i, words in enumerate(commands):
@@ -47,10 +44,7 @@ def run_on_slurm(
 ) -> None:
   """Runs commands as an array of jobs, until all of them have ended.
 
-  Args:
-    commands: one for each share.
-    logs: folder for the output, which all machines must share.
-    options: options of sbatch, besides `OPTIONS`.
+  All machines must share the folder of logs. Options are sbatch's.
   """
   array = [f"--array=1-{len(commands)}", f"--output={logs.resolve()}/%a.log"]
   cases = [f"{i}) {shlex.join(it)} & ;;" for i, it in enumerate(commands, 1)]

@@ -81,10 +81,7 @@ def make_parser(
 ) -> argparse.ArgumentParser:
   """Makes the parser of all commands. A parsed command's function is `run`.
 
-  Args:
-    description: description of the program.
-    examples: examples of the program; its help ends in them.
-    topics: for each topic, one line about it and its description.
+  `topics` has, for each topic, one line about it and its description.
   """
   raw: Any = {"formatter_class": argparse.RawDescriptionHelpFormatter}
   parser = argparse.ArgumentParser(

@@ -1,8 +1,10 @@
 """`python -m experiments`: train, plan, list, show, keep and report studies."""
 
 import argparse
+from collections.abc import Callable
 import os
 import pathlib
+import re
 import shlex
 import sys
 from typing import Any
@@ -11,30 +13,23 @@ from experiments.cli.command import PATH, argument, command, given
 from experiments.files import UserError
 
 
+def matching(pattern: str, expected: str) -> Callable[[str], tuple[int, ...]]:
+  """Returns a function that reads the integers of texts of a form."""
+
+  def parse(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(pattern, text):
+      raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+    return tuple(map(int, re.findall(r"\d+", text)))
+
+  return parse
+
+
+whole_numbers = matching(r"\d+(,\d+)*", "integers such as 100,101")
+share = matching(r"\d+/\d+", "a share such as 3/16")
+
+
 def positive(text: str) -> int:
-  if not text.isdecimal() or int(text) < 1:
-    raise argparse.ArgumentTypeError(
-      f"expected a positive integer, got {text!r}"
-    )
-  return int(text)
-
-
-def whole_numbers(text: str) -> list[int]:
-  numbers = text.split(",")
-  if not all(number.isdecimal() for number in numbers):
-    raise argparse.ArgumentTypeError(
-      f"expected integers such as 100,101, got {text!r}"
-    )
-  return [int(number) for number in numbers]
-
-
-def share(text: str) -> tuple[int, int]:
-  number, slash, count = text.partition("/")
-  if not (slash and number.isdecimal() and count.isdecimal()):
-    raise argparse.ArgumentTypeError(
-      f"expected a share such as 3/16, got {text!r}"
-    )
-  return int(number), int(count)
+  return matching("0*[1-9][0-9]*", "a positive integer")(text)[0]
 
 
 FOLDER = argument("folder", "study folder, such as runs/quick", type=PATH)

@@ -317,7 +317,8 @@ def make_all(
   facts = context(ask, folder, True)
   for name in query.planned():
     if name == grokking.STUDY:
-      yield from grokking.make_kept(facts)
+      if kept.load([grokking.STUDY]):
+        yield name, grokking.make(grokking.kept_facts(), facts)
     elif name in SCREENS:
       if name == SCREENS[0] and all(map(ask.is_complete, SCREENS)):
         runs = [ask.provenance(it) for it in SCREENS]

@@ -185,13 +185,9 @@ def training(
   epochs: Sequence[int],
   methods: Sequence[str] = PAIR,
 ) -> "Figure":
-  """Draws outcomes of some images by epoch, a row for each network.
+  """Draws outcomes by epoch, a row for each network that titles name.
 
-  Args:
-    networks: results by the name that titles have; "" for none.
-    panels: for each title the images and the outcome.
-    epochs: to draw.
-    methods: to draw.
+  The panels have the images and the outcome for each title.
   """
   names = [method_name(method) for method in methods]
   values = {
@@ -226,11 +222,7 @@ def radial(
 
 
 def temperatures(panels: Mapping[str, Mapping[str, np.ndarray]]) -> "Figure":
-  """Draws the fitted T by learning rate × weight decay, where that is not 0.
-
-  Args:
-    panels: for each title what :func:`compare.temperatures` returns.
-  """
+  """Draws the fitted T by learning rate × weight decay, where that is not 0."""
   with style.figure(7.4, 3.4) as figure:
     axes = figure.subplots(1, len(panels), sharey=True)
     for axis, (title, its) in zip(axes, panels.items(), strict=True):

@@ -1,6 +1,6 @@
 """Makes the page of study 11, grokking: when AdamW and ⊥AdamW generalize."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,6 @@ from orthograd_optax import stats
 PILOT = "grokking_pilot"
 DECAYED = ARMS[2]  # AdamW with the weight decay that the pilot chose
 Rows = Sequence[Mapping[str, Any]]
-
-
-def make_kept(context: Mapping[str, Any]) -> Iterator[tuple[str, Page]]:
-  """Yields the page of the rows that are kept, if there are any."""
-  if kept.load([STUDY]):
-    yield STUDY, make(kept_facts(), context)
 
 
 def kept_facts() -> dict[str, Any]:

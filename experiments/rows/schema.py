@@ -129,12 +129,7 @@ def key(row: Mapping[str, Any]) -> Key:
 
 
 def problem(row: Any, fields: Mapping[str, Field] = FIELDS) -> str | None:
-  """Returns what is wrong with the form of a row, or None.
-
-  Args:
-    row: the row, or the part of it that a line has.
-    fields: the fields that it may have.
-  """
+  """Returns what is wrong with the form of a row or its part, or None."""
   if not isinstance(row, dict):
     return f"it is {reprlib.repr(row)}"
   for name, (kind, _, required) in fields.items():

@@ -19,6 +19,7 @@ trace.
 
 import collections
 from collections.abc import Iterable, Iterator, Mapping
+import copy
 import dataclasses
 import gzip
 import hashlib
@@ -58,19 +59,12 @@ class Chain:
     self.contexts: list[dict[str, Any]] = []
     self._numbers: dict[str, int] = {}  # of contexts, by their fields
 
-  def copy(self) -> "Chain":
-    copied = Chain()
-    copied.check = self.check
-    copied.contexts, copied._numbers = [*self.contexts], {**self._numbers}
-    return copied
-
   def encode(self, row: Mapping[str, Any]) -> bytes:
     """Returns the line of a row, after its context's if that is new."""
     if wrong := schema.problem(row):
       raise RowsError(f"A row can't be stored: {wrong}.")
-    shared, measured = {}, {}
-    for name, value in row.items():
-      (shared if name in SHARED else measured)[name] = value
+    shared = {name: row[name] for name in row if name in SHARED}
+    measured = {name: row[name] for name in row if name not in SHARED}
     identity, lines = json.dumps(shared, sort_keys=True), b""
     if (number := self._numbers.get(identity)) is None:
       number = self._add_context(shared, identity)
@@ -163,7 +157,7 @@ class Rows:
     """
     new = {key(row): row for row in rows}
     new = {k: row for k, row in new.items() if k not in self.keys}
-    chain = self._chain.copy()
+    chain = copy.deepcopy(self._chain)
     lines = b"".join(map(chain.encode, new.values()))
     if not lines:
       return
@@ -269,10 +263,6 @@ def read(
 
   Rows of a context share its values: don't change them.
 
-  Args:
-    path: the file.
-    chain: decodes the lines; after the last one, it can encode further ones.
-
   Raises:
     RowsError: if a line is not valid, its check is wrong, or a row is there
       twice.
@@ -298,11 +288,7 @@ def read(
 
 
 def join(paths: Iterable[pathlib.Path], output: pathlib.Path) -> None:
-  """Writes the rows of several files to one, sorted by their keys.
-
-  Args:
-    paths: files of one study's shares.
-    output: the file to write. If it exists, it is replaced.
+  """Writes the rows of a study's shares to one file, sorted by their keys.
 
   Raises:
     RowsError: if a check is wrong, or two files have a row of the same run,

@@ -75,8 +75,8 @@ def test_page(tmp_path, monkeypatch):
   monkeypatch.setattr(kept, "load", lambda _: rows)
   monkeypatch.setattr(page, "Recipe", lambda: RECIPE)
   link = {"page": lambda name, plan_only: f"PLAN.md#11-{name}"}
-  ((name, made_page),) = page.make_kept(link)
-  made_page.write_markdown(tmp_path / f"{name}.md")
+  made_page = page.make(page.kept_facts(), link)
+  made_page.write_markdown(tmp_path / "grokking.md")
   assert "**Weight decay does it, too:** without" in made_page.markdown
   assert (tmp_path / "grokking.png").stat().st_size > 10_000
   actual = (tmp_path / "grokking.md").read_text("utf-8")
@@ -142,11 +142,6 @@ def test_too_few_seeds():
     page.facts(rows, RECIPE)
   with pytest.raises(RowsError, match=r"0 seed\(s\)"):
     page.facts(rows, grokking.Recipe())
-
-
-def test_no_page_without_rows(monkeypatch):
-  monkeypatch.setattr(kept, "load", lambda _: [])
-  assert not list(page.make_kept({}))
 
 
 def test_missing_number():
