@@ -440,26 +440,20 @@ def result_text(rows: Sequence[Mapping[str, Any]]) -> str:
     "bits per byte after T": ("scaled_crossed", "loss", bits),
     "token ECE after T": ("scaled_crossed", "ece", 1.0),
   }
+  # A run that diverged has no loss.
+  ended = [row for row in rows if row["metrics"]["loss"] is not None]
+  runs = {(row["method"], row["seed"]): row for row in ended}
   tests = {}
-  for plain, projected in PAIRS:
-    # A run that diverged has no loss.
-    pair = [
-      {
-        row["seed"]: row
-        for row in rows
-        if row["method"] == arm.key and row["metrics"]["loss"] is not None
-      }
-      for arm in (plain, projected)
-    ]
-    seeds = sorted(set.intersection(*map(set, pair)))
+  for pair in PAIRS:
+    a, b = (arm.key for arm in pair)
+    seeds = sorted(s for name, s in runs if name == a and (b, s) in runs)
     for label, (part, metric, unit) in outcomes.items():
-      values = [
-        [unit * its[seed][part][metric] for seed in seeds] for its in pair
-      ]
-      comparable = len(seeds) > 1
-      tests[projected.key, label] = (
-        stats.compare(*values, paired=True) if comparable else None
+      old, new = (
+        [unit * runs[name, seed][part][metric] for seed in seeds]
+        for name in (a, b)
       )
+      test = stats.compare(old, new, paired=True) if seeds[1:] else None
+      tests[b, label] = test
   primary = [key for key in tests if key[1].startswith("bits")]
   holm = stats.holm([it.p if (it := tests[key]) else 1.0 for key in primary])
   adjusted = dict(zip(primary, holm, strict=True))

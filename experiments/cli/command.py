@@ -11,13 +11,7 @@ PROGRAM = "python -m experiments"
 
 
 class Command(NamedTuple):
-  """A command.
-
-  Attributes:
-    function: takes the parsed arguments.
-    arguments: what :func:`argument` gives.
-    example: an example's arguments, such as "run quick", and what it does.
-  """
+  """A function of parsed arguments, what they are, and an example of them."""
 
   function: Callable[[Any], None]
   arguments: tuple[Any, ...]

@@ -18,10 +18,10 @@ import scipy.stats
 
 from experiments import config, datasets, files, registry
 from experiments.engine import models
-from experiments.report import compare, figures, grokking, query
+from experiments.report import compare, figures, grokking, query, render
 from experiments.report.compare import Comparisons
 from experiments.report.query import OUTCOMES, PAIR
-from experiments.report.render import Page, markdown, questions
+from experiments.report.render import Page, markdown
 from experiments.rows import RowsError, kept
 from orthograd_optax import plots, stats
 
@@ -45,9 +45,20 @@ def context(
 ) -> dict[str, Any]:
   """Returns what a template may use, for a page in a folder.
 
-  If the pages of studies are not beside it, links to them lead to the plan.
+  A function's first arguments are the study or pool and the methods; then comes
+  the outcome, by default the loss after T. If the pages of studies are not
+  beside the page, links to them lead to the plan.
   """
   plan = query.planned()
+
+  def values(name: str, *args: Any, **where: Any) -> np.ndarray:
+    return ask.results(name).values(*args, **where)
+
+  def mean(
+    name: str, method: str, it: str = "scaled_loss", **where: Any
+  ) -> str:
+    metric = OUTCOMES[it].metric if it in OUTCOMES else it
+    return render.mean(values(name, method, it, **where), metric)
 
   def link(path: str) -> str:
     return pathlib.Path(os.path.relpath(ROOT / path, folder)).as_posix()
@@ -59,9 +70,26 @@ def context(
     known = link("experiments/results/replication.md")
     return f"{name}.md" if name in plan else known
 
-  return questions(ask) | {
+  return {
     "CORRUPTIONS": datasets.CORRUPTIONS,
     "EXTRA_CORRUPTIONS": datasets.EXTRA_CORRUPTIONS,
+    "METRICS": query.METRICS,
+    "OUTCOMES": OUTCOMES,
+    "UNDER_CORRUPTION": compare.UNDER_CORRUPTION,
+    "adjust": compare.adjust,
+    "ask": ask,
+    "carried": compare.carried,
+    "change": lambda *args, **where: render.by(ask.compare(*args, **where)),
+    "claim": compare.claim,
+    "compare": ask.compare,
+    "grid": ask.grid,
+    "mean": mean,
+    "paper": render.PAPER,
+    "results": ask.results,
+    "study_of": ask.study,
+    "table": ask.table,
+    "values": values,
+    "verdict": lambda *args, **where: ask.compare(*args, **where).verdict,
     "kinds_of_parameters": kinds_of_parameters,
     "radial_shares": lambda method: radial_shares(ask, method),
     "unpaired": compare.unpaired,
