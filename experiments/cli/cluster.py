@@ -1,7 +1,6 @@
 """Runs the commands of a study's shares, on SLURM or as local processes."""
 
 from collections.abc import Iterable, Sequence
-import contextlib
 import os
 import pathlib
 import shlex
@@ -28,15 +27,21 @@ def run_locally(
 
   The output of the first one is 1.log, and so on.
   """
-  with contextlib.ExitStack() as stack:
-    for i, words in enumerate(commands):
-      mine = ",".join(map(str, range(i * gpus, (i + 1) * gpus)))
-      visible = {"CUDA_VISIBLE_DEVICES": mine} if gpus else {}
-      log = stack.enter_context((logs / f"{i + 1}.log").open("ab"))
+  running = []
+  for i, words in enumerate(commands):
+    mine = ",".join(map(str, range(i * gpus, (i + 1) * gpus)))
+    visible = {"CUDA_VISIBLE_DEVICES": mine} if gpus else {}
+    path = logs / f"{i + 1}.log"
+    path.unlink(missing_ok=True)  # a process of before may still write to it
+    with path.open("ab") as log:
       process = subprocess.Popen(
         words, stdout=log, stderr=log, env=os.environ | visible
       )
-      stack.callback(process.wait)
+    running.append((process, path))
+  for process, path in running:
+    if process.wait() < 0:
+      with path.open("a") as log:
+        log.write(f"The process was killed by signal {-process.returncode}.\n")
 
 
 def run_on_slurm(

@@ -50,6 +50,14 @@ def test_gpus_of_local_jobs(tmp_path):
   assert lines == ["0,1", "2,3"]
 
 
+def test_a_local_job_that_is_killed(tmp_path):
+  (tmp_path / "1.log").write_text("of an earlier command\n")
+  words = ["sh", "-c", "echo begins; kill -9 $$"]
+  cluster.run_locally([words], tmp_path, gpus=0)
+  said = (tmp_path / "1.log").read_text()
+  assert said == "begins\nThe process was killed by signal 9.\n"
+
+
 def test_shares_that_fail(tmp_path, monkeypatch):
   words = ["", "run", "quick", "--cluster", "local", "--jobs", "2"]
   monkeypatch.setattr(sys, "argv", [*words, "--output", str(tmp_path)])
