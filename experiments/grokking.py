@@ -2,8 +2,7 @@
 
 A network memorizes sums mod 113 first, and generalizes long after.
 
-    python -m experiments grokking --pilot    chooses AdamW's weight decay
-    python -m experiments grokking            trains, and writes the page
+    python -m experiments grokking            four arms, 500 steps
     python -m experiments grokking --rates    three learning rates, 2,000 steps
 
 A ReLU network without biases learns a + b mod 113 from 40 % of all pairs, full
@@ -25,17 +24,17 @@ import scipy.stats
 
 from experiments.engine.progress import Eta, Progress
 from experiments.files import UserError
-from experiments.rows import read
 from experiments.standalone import Run, Task, digest
-from experiments.tuning import Grid, Setting, to_try
-from experiments.tuning import choose as choose_settings
+from experiments.tuning import Grid
 from orthograd_optax import calibration, orthograd_adamw, stats
 
-STUDY, PILOT = "grokking", "grokking_pilot"
+STUDY, SEEDS = "grokking", range(100, 110)
 TUNED = 8.0  # AdamW's weight decay, chosen by the pilot
 GOAL = 99.0  # % of the test pairs
 
 Params = Any  # a list of three arrays; optax has a wider type
+Rows = Iterable[Mapping[str, Any]]
+Steps = Sequence[int] | np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,12 +90,6 @@ class Arm(NamedTuple):
 ADAMW, ORTHOGRAD = Arm(False, 0.0), Arm(True, 0.0)
 STABLEMAX = Arm(False, 0.0, stablemax=True)
 ARMS = ADAMW, ORTHOGRAD, Arm(False, TUNED), Arm(True, TUNED)
-PILOT_ARMS = tuple(Arm(False, decay) for decay in (0.3, 1.0, 3.0, 8.0, 24.0))
-# Arms and seeds.
-STUDIES = {
-  STUDY: (ARMS, range(100, 110)),
-  PILOT: (PILOT_ARMS, range(900, 903)),
-}
 # The study at several learning rates, on seeds of its own.
 RATES_STUDY, RATES_PILOT = "grokking_rates", "grokking_rates_pilot"
 RATES = 0.003, 0.01, 0.03
@@ -245,122 +238,93 @@ def task(study: str, recipe: Recipe) -> Task:
 
 
 def run(
-  folder: pathlib.Path,
-  study: str,
-  recipe: Recipe,
-  seeds: Sequence[int] | None = None,
+  folder: pathlib.Path, recipe: Recipe, seeds: Iterable[int] = SEEDS
 ) -> list[dict[str, Any]]:
-  """Trains the runs that a folder lacks, arm by arm, and adds their rows.
-
-  Args:
-    folder: folder of the rows.
-    study: one of `STUDIES`.
-    recipe: what all arms share.
-    seeds: by default the study's.
-
-  Returns:
-    All rows of the folder.
-  """
-  arms, its_seeds = STUDIES[study]
-  runs = [Run(arm, seed) for arm in arms for seed in seeds or its_seeds]
-  task(study, recipe).rows(folder, runs)
-  return list(read(folder / "rows.jsonl"))
+  """Trains the runs that a folder lacks, arm by arm. Returns their rows."""
+  runs = [Run(arm, seed) for arm in ARMS for seed in seeds]
+  return task(STUDY, recipe).rows(folder, runs)
 
 
 def run_rates(
-  folder: pathlib.Path, recipe: Recipe, seeds: Sequence[int] = RATES_SEEDS
+  folder: pathlib.Path, recipe: Recipe, seeds: Iterable[int] = RATES_SEEDS
 ) -> list[dict[str, Any]]:
   """Chooses weight decays at a learning rate, and trains all arms with them.
 
   The weight decay with the fewest steps to 99 % is chosen, for AdamW and for
-  ⊥AdamW.
-
-  Args:
-    folder: folder of the rows. What it has already is not trained again.
-    recipe: the learning rate, and what all arms share.
-    seeds: seeds to train each arm with.
-
-  Returns:
-    The rows of the study at this learning rate.
+  ⊥AdamW. Returns the rows at this learning rate.
   """
-  pilot, known = task(RATES_PILOT, recipe), {}
-  names = {"adamw": False, "orthograd_adamw": True}
-  grids = dict.fromkeys(names, DECAYS)
 
-  def steps(name: str, setting: Setting) -> float | None:
-    counts = steps_to_goal(known, Arm(names[name], setting[0]), recipe)
-    return float(np.mean(list(counts.values()))) if counts else None
+  def steps(rows: Rows, arm: Arm) -> float | None:
+    counts = steps_to_goal(rows, arm, recipe).values()
+    return float(np.mean(list(counts))) if counts else None
 
-  tried = to_try(grids, steps, more=1)
-  for _ in range(2):  # the grid, then its extension
-    arms = [
-      Arm(names[n], s[0]) for n, settings in tried.items() for s in settings
-    ]
-    runs = [Run(arm, seed) for arm in arms for seed in RATES_PILOT_SEEDS]
-    known = pilot.rows(folder, runs)
-    tried = to_try(grids, steps, more=1)
-  chosen = choose_settings(tried, steps)
-  tuned = (Arm(names[name], setting[0]) for name, setting in chosen.items())
+  tuned = task(RATES_PILOT, recipe).tune(
+    folder,
+    {False: DECAYS, True: DECAYS},
+    lambda orthograd, setting: Arm(orthograd, setting[0]),
+    RATES_PILOT_SEEDS,
+    steps,
+  )
   arms = ADAMW, ORTHOGRAD, *tuned, STABLEMAX
   runs = [Run(arm, seed) for arm in arms for seed in seeds]
   return task(RATES_STUDY, recipe).rows(folder, runs)
 
 
-def run_all_rates(
-  folder: pathlib.Path, steps: int, seeds: Sequence[int] | None = None
+def run_and_describe(
+  folder: pathlib.Path,
+  rates: bool = False,
+  steps: int | None = None,
+  seeds: Sequence[int] | None = None,
 ) -> str:
-  """Trains the study at all learning rates.
+  """Trains the study, or else the one at all learning rates.
 
   Returns:
-    For each rate and arm, how many seeds reach 99 %, and their median steps;
-    then the tests of PLAN.md, with Holm's adjustment over all of them.
+    How many seeds of each arm reach 99 %, and their median steps; then the
+    tests of PLAN.md, with Holm's adjustment over all of them.
   """
-  lines, tests = [], {}
-  for rate in RATES:
-    recipe = Recipe(learning_rate=rate, steps=steps)
-    rows = run_rates(folder, recipe, seeds or RATES_SEEDS)
+  lines, p_values = [], {}
+  for rate in RATES if rates else (Recipe().learning_rate,):
+    recipe = Recipe(learning_rate=rate, steps=steps or (2000 if rates else 500))
+    train_all, its_seeds = (run_rates, RATES_SEEDS) if rates else (run, SEEDS)
+    rows = train_all(folder, recipe, seeds or its_seeds)
     arms = dict.fromkeys(Arm(**row["settings"]) for row in rows)
     goal = {arm: steps_to_goal(rows, arm, recipe) for arm in arms}
     for arm, its in goal.items():
-      reached = sum(step <= steps for step in its.values())
+      reached = sum(step <= recipe.steps for step in its.values())
       lines.append(
         f"rate {rate:g}, {arm.key}: {reached} of {len(its)} seeds reach 99 %, "
-        f"median {np.median(list(its.values())):g} of {steps} steps"
+        f"median {np.median(list(its.values())):g} of {recipe.steps} steps"
       )
-    for name, p in rate_tests(goal, steps).items():
-      tests[f"rate {rate:g}, {name}"] = p
-  holm = stats.holm(list(tests.values()))
-  lines += [f"{k}: p {p:.4f}" for k, p in zip(tests, holm, strict=True)]
+    for name, p in tests(goal, recipe.steps).items():
+      p_values[f"rate {rate:g}, {name}"] = p
+  holm = stats.holm(list(p_values.values()))
+  lines += [f"{k}: p {p:.4f}" for k, p in zip(p_values, holm, strict=True)]
   return "\n".join(lines)
 
 
-def rate_tests(
+def tests(
   goal: Mapping[Arm, Mapping[int, int]], steps: int
 ) -> dict[str, float]:
-  """Returns the p-values of the plan's three tests at a learning rate.
-
-  Args:
-    goal: for each arm, the steps to 99 % of each seed.
-    steps: steps of training. A seed with more steps never reached 99 %.
-  """
+  """Returns the p-values of the plan's tests, by each arm's steps to 99 %."""
   ours = goal[ORTHOGRAD]
-  (tuned,) = (a for a in goal if a.weight_decay and not a.orthograd)
-  reached = [
-    sum(step <= steps for step in its.values()) for its in (ours, goal[ADAMW])
-  ]
-  fisher: Any = scipy.stats.fisher_exact(
-    [reached, [len(ours) - count for count in reached]]
-  )
-  p_values = {"⊥AdamW − AdamW, Fisher": float(fisher.pvalue)}
-  for name, other in ("AdamW tuned", tuned), ("StableMax", STABLEMAX):
-    pair = [[its[seed] for seed in sorted(ours)] for its in (ours, goal[other])]
-    p_values[f"⊥AdamW − {name}, Wilcoxon"] = stats.wilcoxon(*pair).pvalue
+  bare = list(goal[ADAMW].values())
+  p_values = {"⊥AdamW − AdamW, Fisher": fisher([*ours.values()], bare, steps)}
+  for arm, theirs in goal.items():
+    if arm != ADAMW and not arm.orthograd:
+      test = stats.wilcoxon([*ours.values()], [theirs[seed] for seed in ours])
+      p_values[f"⊥AdamW − {arm.key}, Wilcoxon"] = test.pvalue
   return p_values
 
 
-def steps_to_goal(
-  rows: Iterable[Mapping[str, Any]], arm: Arm, recipe: Recipe
-) -> dict[int, int]:
+def fisher(a: Steps, b: Steps, steps: int) -> float:
+  """Returns Fisher's p for the numbers of seeds that need at most `steps`."""
+  reached = [sum(step <= steps for step in its) for its in (a, b)]
+  table = [reached, [len(a) - reached[0], len(b) - reached[1]]]
+  test: Any = scipy.stats.fisher_exact(table)
+  return float(test.pvalue)
+
+
+def steps_to_goal(rows: Rows, arm: Arm, recipe: Recipe) -> dict[int, int]:
   """Returns each seed's first evaluated step with 99 % test accuracy.
 
   A run that never reaches it counts as one step more than all steps.
@@ -372,34 +336,3 @@ def steps_to_goal(
       step = row["epoch"] if reached else recipe.steps + 1
       first_steps[row["seed"]] = min(step, first_steps.get(row["seed"], step))
   return first_steps
-
-
-def pilot_steps(
-  rows: Iterable[Mapping[str, Any]], recipe: Recipe
-) -> dict[float, list[int]]:
-  """Returns the steps to 99 % of the pilot's seeds, by weight decay."""
-  pilot = [row for row in rows if row["study"] == PILOT]
-  return {
-    decay: list(steps_to_goal(pilot, Arm(False, decay), recipe).values())
-    for decay in sorted({row["settings"]["weight_decay"] for row in pilot})
-  }
-
-
-def choose(steps: Mapping[float, Sequence[int]]) -> float:
-  """Returns the weight decay with the fewest steps to 99 %, mean over seeds.
-
-  Examples:
-    >>> choose({1.0: [501, 320, 330], 3.0: [180, 190, 170]})
-    3.0
-  """
-  return min(steps, key=lambda decay: np.mean(steps[decay]))
-
-
-def pilot_text(rows: Iterable[Mapping[str, Any]], recipe: Recipe) -> str:
-  """Returns the pilot's steps to 99 %, and its choice."""
-  steps = pilot_steps(rows, recipe)
-  lines = [
-    f"{decay:4g}  {np.mean(its):.1f}  {its}" for decay, its in steps.items()
-  ]
-  chosen = f"Chosen: weight decay {choose(steps):g}."
-  return "\n".join(["AdamW's steps to 99 % by weight decay:", *lines, chosen])

@@ -33,7 +33,7 @@ from experiments.engine.progress import Eta, Progress
 from experiments.files import UserError
 from experiments.rows import read
 from experiments.standalone import Run, Task
-from experiments.tuning import Grid, choose, to_try
+from experiments.tuning import Grid
 from orthograd_optax import calibration, orthograd_adamw, stats
 
 STUDY, TUNING = "language", "language_tuning"
@@ -244,13 +244,7 @@ def init(recipe: Recipe, seed: int) -> Params:
 
 
 def logits(recipe: Recipe, params: Params, inputs: jax.Array) -> jax.Array:
-  """Computes logits (windows, bytes, 256) of the byte after each input.
-
-  Args:
-    recipe: recipe of the transformer.
-    params: parameters of one run.
-    inputs: (windows, bytes), integers.
-  """
+  """Computes logits (windows, bytes, 256) of the byte after each input."""
   params = optax.tree.cast(params, jnp.dtype(recipe.precision))
   windows, length = inputs.shape
   heads = (windows, length, recipe.heads, recipe.width // recipe.heads)
@@ -258,9 +252,8 @@ def logits(recipe: Recipe, params: Params, inputs: jax.Array) -> jax.Array:
   def normalize(x, scale):
     x32 = x.astype(jnp.float32)
     mean = jnp.mean(x32**2, axis=-1, keepdims=True)
-    return (x32 * jax.lax.rsqrt(mean + 1e-6)).astype(x.dtype) * scale[
-      None, None
-    ]
+    x = (x32 * jax.lax.rsqrt(mean + 1e-6)).astype(x.dtype)
+    return x * scale[None, None]
 
   x = params["bytes"][inputs] + params["positions"][None, :length]
   for block in params["blocks"]:
@@ -331,14 +324,9 @@ def train(
   runs: Sequence[Run],
   say: Progress,
 ) -> Iterator[tuple[Run, int, dict[str, Any]]]:
-  """Trains runs together. Yields each with its last step and its metrics.
+  """Trains runs together, and evaluates them on windows.
 
-  Args:
-    recipe: recipe of all runs.
-    text: text to train on.
-    windows: windows to evaluate on.
-    runs: arms and seeds.
-    say: prints progress.
+  Yields each with its last step and its metrics.
   """
   stack = lambda *each: jnp.stack(each)
   params = jax.tree.map(stack, *(init(recipe, run.seed) for run in runs))
@@ -400,14 +388,8 @@ def run(
 ) -> list[dict[str, Any]]:
   """Chooses each arm's learning rate, and trains all seeds at it.
 
-  Args:
-    folder: folder of the rows. What it has already is not trained again.
-    recipe: what all runs share.
-    seeds: seeds to train each arm with.
-    folders: folders of packages, by default this Python's.
-
   Returns:
-    The rows of the study.
+    The rows of the study. What the folder has already is not trained again.
   """
   text = collect(recipe, folders)
   config = dataclasses.asdict(recipe) | {"text": text.facts}
@@ -423,30 +405,21 @@ def run(
     its = functools.partial(train, recipe, text.train, windows)
     return Task(study, dataset, config, recipe.steps, its, at_once=4)
 
-  tuning = task(TUNING, "held_out", text.held_out)
-  arms = {arm.key: arm for pair in PAIRS for arm in pair}
-  grids = {name: Grid({"learning_rate": RATES}) for name in arms}
-  at = lambda kind, name, rate: kind(*arms[name][:2], rate)
-  known: dict[str, float] = {}
-  losses = lambda name, setting: known.get(at(TuningArm, name, *setting).key)
-  tried = to_try(grids, losses, more=1)
-  for _ in range(2):  # the grid, then its extension
-    runs = [
-      Run(at(TuningArm, name, *setting), seed)
-      for name, settings in tried.items()
-      for setting in settings
-      for seed in TUNING_SEEDS
-    ]
-    known = mean_losses(tuning.rows(folder, runs))
-    tried = to_try(grids, losses, more=1)
-  chosen = choose(tried, losses)
+  arms = [arm for pair in PAIRS for arm in pair]
+  chosen = task(TUNING, "held_out", text.held_out).tune(
+    folder,
+    dict.fromkeys(arms, Grid({"learning_rate": RATES})),
+    lambda arm, setting: TuningArm(arm.orthograd, arm.weight_decay, setting[0]),
+    TUNING_SEEDS,
+    lambda rows, arm: mean_losses(rows).get(arm.key),
+  )
   main = task(STUDY, "clean", text.test)
-  best = [at(Arm, name, *setting) for name, setting in chosen.items()]
-  return main.rows(folder, [Run(arm, seed) for arm in best for seed in seeds])
+  runs = [Run(Arm(*arm), seed) for arm in chosen for seed in seeds]
+  return main.rows(folder, runs)
 
 
 def mean_losses(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-  """Returns each arm's mean loss over seeds that did not diverge."""
+  """Returns each arm's mean loss over seeds, infinite if one diverged."""
   values: dict[str, list[float]] = collections.defaultdict(list)
   for row in rows:
     value = row["metrics"]["loss"]
@@ -467,26 +440,20 @@ def result_text(rows: Sequence[Mapping[str, Any]]) -> str:
     "bits per byte after T": ("scaled_crossed", "loss", bits),
     "token ECE after T": ("scaled_crossed", "ece", 1.0),
   }
+  # A run that diverged has no loss.
+  ended = [row for row in rows if row["metrics"]["loss"] is not None]
+  runs = {(row["method"], row["seed"]): row for row in ended}
   tests = {}
-  for plain, projected in PAIRS:
-    # A run that diverged has no loss.
-    pair = [
-      {
-        row["seed"]: row
-        for row in rows
-        if row["method"] == arm.key and row["metrics"]["loss"] is not None
-      }
-      for arm in (plain, projected)
-    ]
-    seeds = sorted(set.intersection(*map(set, pair)))
+  for pair in PAIRS:
+    a, b = (arm.key for arm in pair)
+    seeds = sorted(s for name, s in runs if name == a and (b, s) in runs)
     for label, (part, metric, unit) in outcomes.items():
-      values = [
-        [unit * its[seed][part][metric] for seed in seeds] for its in pair
-      ]
-      comparable = len(seeds) > 1
-      tests[projected.key, label] = (
-        stats.compare(*values, paired=True) if comparable else None
+      old, new = (
+        [unit * runs[name, seed][part][metric] for seed in seeds]
+        for name in (a, b)
       )
+      test = stats.compare(old, new, paired=True) if seeds[1:] else None
+      tests[b, label] = test
   primary = [key for key in tests if key[1].startswith("bits")]
   holm = stats.holm([it.p if (it := tests[key]) else 1.0 for key in primary])
   adjusted = dict(zip(primary, holm, strict=True))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from experiments.engine.progress import Progress
 from experiments.rows import Rows, environment, now, read
+from experiments.tuning import Grid, Setting, choose, to_try
 
 
 class Run(NamedTuple):
@@ -64,10 +65,6 @@ class Task:
   ) -> list[dict[str, Any]]:
     """Trains the runs that a folder lacks, and adds their rows.
 
-    Args:
-      folder: folder of the rows, created if missing.
-      runs: that the folder should have.
-
     Returns:
       The folder's rows of this study with these settings.
     """
@@ -97,6 +94,35 @@ class Task:
       for row in read(rows.path)
       if (row["study"], row["config_hash"]) == (self.study, its)
     ]
+
+  def tune(
+    self,
+    folder: pathlib.Path,
+    grids: Mapping[Any, Grid],
+    arm: Callable[[Any, Setting], Any],
+    seeds: Sequence[int],
+    loss: Callable[[list[dict[str, Any]], Any], float | None],
+  ) -> list[Any]:
+    """Trains the settings of grids, and chooses one of each.
+
+    Args:
+      folder: folder of the rows.
+      grids: by method. They are extended by one setting at most.
+      arm: returns the arm of a method at a setting.
+      seeds: seeds to train each arm with.
+      loss: returns an arm's loss by the rows; None if they lack it.
+
+    Returns:
+      Each method's arm with the lowest loss.
+    """
+    rows, tried = [], {}
+    losses = lambda method, setting: loss(rows, arm(method, setting))
+    for _ in range(2):  # the grids, then their extension
+      tried = to_try(grids, losses, more=1)
+      arms = [arm(method, it) for method, its in tried.items() for it in its]
+      rows = self.rows(folder, [Run(arm, s) for arm in arms for s in seeds])
+    chosen = choose(tried, losses)
+    return [arm(method, setting) for method, setting in chosen.items()]
 
 
 def _place(row: Mapping[str, Any]) -> tuple[str, int, int]:

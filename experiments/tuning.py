@@ -4,13 +4,14 @@ Each method has a :class:`Grid`. All grids have the same number of settings. If
 a method's best setting lies on the edge of its grid, the grids of all methods
 are extended once, each by the same number of settings.
 
-A :func:`tuning_study` trains the grids. A :func:`contest` then has the methods
-that :func:`chosen` returns, from the tuning study's kept rows.
+The study of a :class:`Tuning` trains the grids. A contest then has the methods
+at the settings that the study's kept rows choose.
 """
 
 import collections
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
+import functools
 import itertools
 import math
 from typing import Any
@@ -147,123 +148,112 @@ def named(method: Method, **settings: Any) -> Method:
   return method.replace(name=f"{method.name}_{words}", **settings)
 
 
-def _at(name: str, grids: Mapping[str, Grid], setting: Setting) -> Method:
-  method = METHODS[name].replace(schedule="cosine")
-  return named(method, **grids[name].named(setting))
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+  """A tuning study, and what its kept rows choose.
 
-
-def tuning_study(
-  name: str,
-  config: Config,
-  grids: Mapping[str, Grid],
-  criterion: str,
-  seeds: int = 2,
-  more: int = 4,
-) -> Study:
-  """Returns the study that trains the grids, with cosine, on held-out images.
-
-  Args:
-    name: name of the study. Its kept rows decide about an extension.
+  Attributes:
+    name: name of the study.
     config: the recipe, except for the images to evaluate on.
     grids: by the name of a method in METHODS.
-    criterion: one of :data:`CRITERIA`.
+    criterion: one of :data:`CRITERIA`, which decides about an extension.
     seeds: number of seeds.
     more: settings that an extension adds to each method.
   """
-  config = config.replace(evaluate_on="held_out")
-  known = kept_losses(name, config, seeds, criterion)
-  losses = lambda name, setting: known.get(_at(name, grids, setting).name)
-  methods = tuple(
-    _at(name, grids, setting)
-    for name, settings in to_try(grids, losses, more).items()
-    for setting in settings
-  )
-  return Study(name, config, methods, seeds=seeds, first_seed=FIRST_SEED)
 
+  name: str
+  config: Config
+  grids: Mapping[str, Grid]
+  criterion: str
+  seeds: int = 2
+  more: int = 4
 
-def chosen(
-  study: Study, grids: Mapping[str, Grid], criterion: str
-) -> tuple[Method, ...]:
-  """Returns each method at its best setting, by kept rows of a tuning study.
+  @functools.cached_property
+  def study(self) -> Study:
+    """Returns the study that trains the grids, with cosine."""
+    known = self._losses(self.criterion)
+    losses = lambda name, setting: known.get(self._at(name, setting).name)
+    methods = tuple(
+      self._at(name, setting)
+      for name, settings in to_try(self.grids, losses, self.more).items()
+      for setting in settings
+    )
+    return Study(
+      self.name,
+      self.config.replace(evaluate_on="held_out"),
+      methods,
+      seeds=self.seeds,
+      first_seed=FIRST_SEED,
+    )
 
-  While rows are missing, methods have the first setting, and names that end in
-  "_untuned". The names of methods that are chosen by the loss after T end in
-  "_after_t".
+  def chosen(self, criterion: str, *names: str) -> tuple[Method, ...]:
+    """Returns methods at their best settings, by default all.
 
-  Args:
-    study: the tuning study.
-    grids: grids of the methods to choose, by their names in METHODS.
-    criterion: one of :data:`CRITERIA`.
-  """
-  known = kept_losses(study.name, study.config, study.seeds, criterion)
-  complete = known.keys() >= set(study.method_names)
-  end = {"loss": "", "scaled_loss": "_after_t"}[criterion]
-  methods = []
-  for name, grid in grids.items():
-    tried = [
-      method
-      for setting in grid.all()
-      if (method := _at(name, grids, setting)) in study.methods
-    ]
-    best = min(tried, key=lambda m: known[m.name]) if complete else tried[0]
-    end_ = end if complete else f"{end}{UNTUNED}"
-    methods.append(best.replace(name=name + end_))
-  return tuple(methods)
+    While rows are missing, methods have the first setting, and names that end
+    in "_untuned". The names of methods that are chosen by the loss after T end
+    in "_after_t".
+    """
+    known = self._losses(criterion)
+    complete = known.keys() >= set(self.study.method_names)
+    end = {"loss": "", "scaled_loss": "_after_t"}[criterion]
+    end += "" if complete else UNTUNED
+    methods = []
+    for name in names or self.grids:
+      settings = (self._at(name, it) for it in self.grids[name].all())
+      tried = [method for method in settings if method in self.study.methods]
+      best = min(tried, key=lambda m: known[m.name]) if complete else tried[0]
+      methods.append(best.replace(name=name + end))
+    return tuple(methods)
 
+  def contest(self, name: str, criterion: str, **fields: Any) -> Study:
+    """Returns the study of methods at their best settings, on test images.
 
-def contest(
-  name: str,
-  tuning: Study,
-  grids: Mapping[str, Grid],
-  criterion: str,
-  **fields: Any,
-) -> Study:
-  """Returns the study of methods at their best settings, on test images.
+    Each method without ⊥Grad is paired with its base optimizer with ⊥Grad, or
+    with SGD with ⊥Grad if the study has no such method. Arms are paired with
+    the latter, too.
 
-  Each method without ⊥Grad is paired with its base optimizer with ⊥Grad, or
-  with SGD with ⊥Grad if the study has no such method. Arms are paired with the
-  latter, too.
+    Args:
+      name: name of the study.
+      criterion: one of :data:`CRITERIA`. The primary outcome is the same loss,
+        of the test images.
+      **fields: further fields of the study.
+    """
+    methods = self.chosen(criterion)
+    own = {m.base: m.name for m in methods if m.strength}
+    plain = [(m.name, m.base) for m in methods if not m.strength]
+    plain += [(arm, "sgd") for arm in fields.get("arms", ())]
+    return Study(
+      name,
+      self.config.replace(reserve=True),
+      methods,
+      tuple((name, own.get(base, own["sgd"])) for name, base in plain),
+      outcome={"loss": "loss", "scaled_loss": "crossed_loss"}[criterion],
+      **fields,
+    )
 
-  Args:
-    name: name of the study.
-    tuning: the tuning study.
-    grids: grids of the methods to compare, by their names in METHODS.
-    criterion: one of :data:`CRITERIA`. The primary outcome is the same loss, of
-      the test images.
-    **fields: further fields of the study.
-  """
-  methods = chosen(tuning, grids, criterion)
-  own = {m.base: m.name for m in methods if m.strength}
-  pairs = [(m, own.get(m.base, own["sgd"])) for m in methods if not m.strength]
-  pairs = [(plain.name, projected) for plain, projected in pairs]
-  return Study(
-    name,
-    tuning.config.replace(evaluate_on="test", reserve=True),
-    methods,
-    (*pairs, *((arm, own["sgd"]) for arm in fields.get("arms", ()))),
-    outcome={"loss": "loss", "scaled_loss": "crossed_loss"}[criterion],
-    **fields,
-  )
+  def _at(self, name: str, setting: Setting) -> Method:
+    method = METHODS[name].replace(schedule="cosine")
+    return named(method, **self.grids[name].named(setting))
 
+  def _losses(self, criterion: str) -> dict[str, float]:
+    """Returns the mean loss of each method whose seeds have all been kept.
 
-def kept_losses(
-  study: str, config: Config, seeds: int, criterion: str
-) -> dict[str, float]:
-  """Returns the mean loss of each method whose seeds have all been kept.
-
-  A run that diverged has an infinite loss.
-  """
-  part, metric = CRITERIA[criterion]
-  values: dict[str, dict[int, float]] = collections.defaultdict(dict)
-  for row in _kept_rows(study, config):
-    value = row[part][metric] if row["dataset"] == "clean" else None
-    if row["dataset"] in ("clean", "diverged"):
-      values[row["method"]][row["seed"]] = math.inf if value is None else value
-  return {
-    name: float(np.mean(list(its.values())))
-    for name, its in values.items()
-    if len(its) == seeds
-  }
+    A run that diverged has an infinite loss.
+    """
+    part, metric = CRITERIA[criterion]
+    values: dict[str, dict[int, float]] = collections.defaultdict(dict)
+    for row in _kept_rows(
+      self.name, self.config.replace(evaluate_on="held_out")
+    ):
+      value = row[part][metric] if row["dataset"] == "clean" else None
+      if row["dataset"] in ("clean", "diverged"):
+        value = math.inf if value is None else value
+        values[row["method"]][row["seed"]] = value
+    return {
+      name: float(np.mean(list(its.values())))
+      for name, its in values.items()
+      if len(its) == self.seeds
+    }
 
 
 def _kept_rows(study: str, config: Config) -> Iterator[dict[str, Any]]:

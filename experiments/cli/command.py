@@ -11,13 +11,7 @@ PROGRAM = "python -m experiments"
 
 
 class Command(NamedTuple):
-  """A command.
-
-  Attributes:
-    function: takes the parsed arguments.
-    arguments: what :func:`argument` gives.
-    example: an example's arguments, such as "run quick", and what it does.
-  """
+  """A function of parsed arguments, what they are, and an example of them."""
 
   function: Callable[[Any], None]
   arguments: tuple[Any, ...]
@@ -28,16 +22,24 @@ class Command(NamedTuple):
 COMMANDS: dict[tuple[str, str], Command] = {}
 
 
-def argument(*names: str, **options: Any) -> tuple[Any, Any]:
-  """Holds what `ArgumentParser.add_argument` takes."""
-  return names, options
+def argument(
+  words: str, help: str | None = None, **options: Any
+) -> tuple[str, dict[str, Any]]:
+  """Returns what `ArgumentParser.add_argument` takes: a name, and options.
+
+  Examples:
+    >>> argument("--jobs N", "number of jobs", type=int)[0]
+    '--jobs'
+  """
+  name, _, metavar = words.partition(" ")
+  metavar = {"metavar": metavar} if metavar else {}
+  return name, metavar | {"help": help} | options
 
 
 def given(args: argparse.Namespace, arguments: Iterable[Any]) -> list[str]:
   """Returns the words of a command line that set parsed options again."""
   words = []
-  for names, options in arguments:
-    name = names[-1]
+  for name, options in arguments:
     value = getattr(args, name.lstrip("-").replace("-", "_"))
     if options.get("action") == "store_true":
       words += [name] if value else []
@@ -73,10 +75,7 @@ def make_parser(
 ) -> argparse.ArgumentParser:
   """Makes the parser of all commands. A parsed command's function is `run`.
 
-  Args:
-    description: description of the program.
-    examples: examples of the program; its help ends in them.
-    topics: for each topic, one line about it and its description.
+  `topics` has, for each topic, one line about it and its description.
   """
   raw: Any = {"formatter_class": argparse.RawDescriptionHelpFormatter}
   parser = argparse.ArgumentParser(
@@ -97,6 +96,6 @@ def make_parser(
       **raw,
     )
     one.set_defaults(run=function)
-    for names, options in arguments:
-      one.add_argument(*names, **options)
+    for argument_name, options in arguments:
+      one.add_argument(argument_name, **options)
   return parser

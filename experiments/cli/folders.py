@@ -38,36 +38,30 @@ def next_step(study: Study, folder: pathlib.Path) -> str:
   if count > 1:
     return (
       f"Share {number} of {count} is complete. When all are, join them:\n  "
-      f"{_line('merge')} {folder.parent}/*-of-{count} --output OUTPUT"
+      f"{_line('merge', folder.parent)}/*-of-{count} --output OUTPUT"
     )
-  shown = config.load_settings(folder)
+  shown, own = config.load_settings(folder), config.own_study(study.name)
   if shown != study:  # A study that shares a folder leaves its settings alone.
-    return _page_of_another(study, shown, folder)
-  own = config.own_study(study.name) == study
-  if own and (len(study.methods) == 1 or study.config.evaluate_on != "test"):
+    text = (
+      f"`{_line('report', folder)}` writes the page of {shown.name}, by the "
+      f"settings in {folder / 'study.json'}."
+    )
+    if own != study:
+      return f"{text} For a page of these runs, give --output a new folder."
+    commands = f"  {_line('keep', folder)}\n  {_line('report')}"
+    return f"{text} Next, write the page of {study.name}:\n{commands}"
+  compares = len(study.methods) > 1 and study.config.evaluate_on == "test"
+  if own == study and not compares:
     return f"Next, keep the rows for other studies:\n  {_line('keep', folder)}"
   _, results = query.load(folder)
   if not _can_compare(study, results):
     return _too_little(study, results, folder)
-  return (
-    f"Next, write the page that compares them:\n  {_line('report', folder)}"
-  )
+  page = _line("report", folder)
+  return f"Next, write the page that compares them:\n  {page}"
 
 
 def _can_compare(study: Study, results: Results) -> bool:
   return any(len(results.seeds(pair)) > 1 for pair in query.pairs(study))
-
-
-def _page_of_another(study: Study, shown: Study, folder: pathlib.Path) -> str:
-  """Says how to get a study's page in a folder whose page is another's."""
-  text = (
-    f"`{_line('report', folder)}` writes the page of {shown.name}, by the "
-    f"settings in {folder / 'study.json'}."
-  )
-  if config.own_study(study.name) != study:
-    return f"{text} For a page of these runs, give --output a new folder."
-  commands = f"  {_line('keep', folder)}\n  {_line('report')}"
-  return f"{text} Next, write the page of {study.name}:\n{commands}"
 
 
 def _too_little(study: Study, results: Results, folder: pathlib.Path) -> str:
@@ -84,28 +78,20 @@ def _too_little(study: Study, results: Results, folder: pathlib.Path) -> str:
   if lost := query.diverged(study, results):
     runs = ", ".join(f"{name} {seeds}" for name, seeds in lost.items())
     return f"{text} Seeds that diverged: {runs}. Lower the learning rate."
-  return (
-    f"{text} Train the others:\n"
-    f"  {_training(study, folder)}\n"
-    f"Or list what is there:\n  {_line('show', folder)}"
-  )
-
-
-def _training(study: Study, folder: pathlib.Path) -> str:
-  """Returns the command that trains what a comparison lacks."""
-  wanted = {}
-  if study.seeds < 2:
-    wanted["seeds"] = "2"
+  wanted = {"seeds": "2"} if study.seeds < 2 else {}
   if len(study.methods) < 2:
     names = dict.fromkeys([*study.method_names, "sgd", "orthograd"])
     wanted["methods"] = ",".join(list(names)[:2])
-  if not wanted or study.name not in config.study_names():
-    return _line("resume", folder)
-  return f"{command(study, **wanted)} --output {shlex.quote(str(folder))}"
+  train = _line("resume", folder)
+  if wanted and study.name in config.study_names():
+    train = f"{command(study, **wanted)} --output {shlex.quote(str(folder))}"
+  show = _line("show", folder)
+  return (
+    f"{text} Train the others:\n  {train}\nOr list what is there:\n  {show}"
+  )
 
 
-def _line(*words: str | pathlib.Path) -> str:
-  """Returns a command for a shell, its paths quoted."""
-  quote = lambda word: shlex.quote(str(word))
-  texts = (quote(w) if isinstance(w, pathlib.Path) else w for w in words)
-  return " ".join([PROGRAM, *texts])
+def _line(name: str, folder: pathlib.Path | None = None) -> str:
+  """Returns a command for a shell."""
+  line = f"{PROGRAM} {name}"
+  return f"{line} {shlex.quote(str(folder))}" if folder else line

@@ -1,10 +1,11 @@
 """`python -m experiments`: train, plan, list, show, keep and report studies."""
 
 import argparse
+from collections.abc import Callable
 import os
 import pathlib
+import re
 import shlex
-import signal
 import sys
 from typing import Any
 
@@ -12,166 +13,134 @@ from experiments.cli.command import PATH, argument, command, given
 from experiments.files import UserError
 
 
+def matching(pattern: str, expected: str) -> Callable[[str], tuple[int, ...]]:
+  """Returns a function that reads the integers of texts of a form."""
+
+  def parse(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(pattern, text):
+      raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+    return tuple(map(int, re.findall(r"\d+", text)))
+
+  return parse
+
+
+whole_numbers = matching(r"\d+(,\d+)*", "integers such as 100,101")
+share = matching(r"\d+/\d+", "a share such as 3/16")
+
+
 def positive(text: str) -> int:
-  if not text.isdecimal() or int(text) < 1:
-    raise argparse.ArgumentTypeError(
-      f"expected a positive integer, got {text!r}"
-    )
-  return int(text)
+  return matching("0*[1-9][0-9]*", "a positive integer")(text)[0]
 
 
-def whole_numbers(text: str) -> list[int]:
-  numbers = text.split(",")
-  if not all(number.isdecimal() for number in numbers):
-    raise argparse.ArgumentTypeError(
-      f"expected integers such as 100,101, got {text!r}"
-    )
-  return [int(number) for number in numbers]
-
-
-def share(text: str) -> tuple[int, int]:
-  number, slash, count = text.partition("/")
-  if not (slash and number.isdecimal() and count.isdecimal()):
-    raise argparse.ArgumentTypeError(
-      f"expected a share such as 3/16, got {text!r}"
-    )
-  return int(number), int(count)
-
-
-FOLDER = argument("folder", type=PATH, help="study folder, such as runs/quick")
+FOLDER = argument("folder", "study folder, such as runs/quick", type=PATH)
 SET = argument(
-  "--set",
+  "--set KEY=VALUE",
+  "override a setting, such as seeds=3 or methods=sgd,sam; repeat it for "
+  "several; an unknown key lists all keys",
   action="append",
-  metavar="KEY=VALUE",
-  help="override a setting, such as seeds=3 or methods=sgd,sam; repeat it "
-  "for several; an unknown key lists all keys",
 )
 STUDY_OPTIONS = (
   argument(
     "study",
-    help="a name that `python -m experiments list` prints, or the path of a "
-    "study file such as mine.py",
+    "a name that `python -m experiments list` prints, or the path of a study "
+    "file such as mine.py",
   ),
   SET,
   argument(
-    "--output",
+    "--output FOLDER",
+    "folder for rows and checkpoints (runs/STUDY, or the folder of the study "
+    "whose models it uses)",
     type=PATH,
-    metavar="FOLDER",
-    help="folder for rows and checkpoints (runs/STUDY, or the folder of the "
-    "study whose models it uses)",
   ),
   argument(
-    "--share",
+    "--share I/N",
+    "only share I of N, into runs/STUDY/shares/I-of-N: the same runs on any "
+    "machine; `merge` joins the shares",
     type=share,
-    metavar="I/N",
-    help="only share I of N, into runs/STUDY/shares/I-of-N: the same runs on "
-    "any machine; `merge` joins the shares",
   ),
 )
 GROUP_OPTIONS = (
   argument(
     "--convolutions",
+    "how the convolutions of many runs are computed (auto)",
     default="auto",
     choices=["auto", "direct", "mixed", "pallas", "patches"],
-    help="how the convolutions of many runs are computed (auto)",
   ),
   argument(
-    "--batch-devices",
+    "--batch-devices N",
+    "devices that share each batch (1); runs are spread over the others",
     type=positive,
     default=1,
-    metavar="N",
-    help="devices that share each batch (1); runs are spread over the others",
   ),
   argument(
-    "--group-size",
+    "--group-size N",
+    "runs that train together (10 a device, or as many as fit)",
     type=positive,
-    metavar="N",
-    help="runs that train together (10 a device, or as many as fit)",
   ),
 )
 RUN_OPTIONS = (
   *GROUP_OPTIONS,
   argument(
-    "--checkpoint-every",
+    "--checkpoint-every N",
+    "epochs between checkpoints (10, or 5 %% of all if that is more)",
     type=positive,
-    metavar="N",
-    help="epochs between checkpoints (10, or 5 %% of all if that is more)",
   ),
+  argument("--logits", "keep the logits, as .npy files", action="store_true"),
   argument(
-    "--logits", action="store_true", help="keep the logits, as .npy files"
-  ),
-  argument(
-    "--corrupted",
+    "--corrupted FOLDER",
+    "folder of the published CIFAR-10-C, used instead of making it",
     type=PATH,
-    metavar="FOLDER",
-    help="folder of the published CIFAR-10-C, used instead of making it",
   ),
   argument(
     "--deterministic",
+    "bitwise reproducible on a GPU too, but slower there",
     action="store_true",
-    help="bitwise reproducible on a GPU too, but slower there",
   ),
   argument(
     "--distributed",
-    action="store_true",
-    help="run this process as one of several that train together; under SLURM, "
+    "run this process as one of several that train together; under SLURM, "
     "Open MPI and on TPUs, jax finds the others",
+    action="store_true",
   ),
   argument(
-    "--coordinator",
-    metavar="HOST:PORT",
-    help="elsewhere, for --distributed: address of process 0, the same for all",
+    "--coordinator HOST:PORT",
+    "elsewhere, for --distributed: address of process 0, the same for all",
   ),
   argument(
-    "--processes",
-    type=positive,
-    metavar="N",
-    help="for --distributed: number of processes",
+    "--processes N", "for --distributed: number of processes", type=positive
   ),
   argument(
-    "--process",
-    type=int,
-    metavar="I",
-    help="for --distributed: number of this process, from 0",
+    "--process I", "for --distributed: number of this process, from 0", type=int
   ),
 )
-
-
 CLUSTER_OPTIONS = (
   argument(
     "--cluster",
+    "train shares as jobs of SLURM, or as local processes, and merge them",
     choices=["slurm", "local"],
-    help="train shares as jobs of SLURM, or as local processes, and merge them",
   ),
   argument(
-    "--jobs",
+    "--jobs N",
+    "for --cluster: number of jobs, one for each share",
     type=positive,
-    metavar="N",
-    help="for --cluster: number of jobs, one for each share",
   ),
   argument(
-    "--gpus",
+    "--gpus N",
+    "for --cluster: GPUs of each job (0: train on the CPU)",
     type=int,
     default=0,
-    metavar="N",
-    help="for --cluster: GPUs of each job (0: train on the CPU)",
   ),
   argument(
-    "--minutes",
+    "--minutes N",
+    "for --cluster slurm: time limit of a job (1440); longer ones resume",
     type=positive,
     default=1440,
-    metavar="N",
-    help="for --cluster: time limit of a job (1440); longer ones resume",
   ),
   argument(
-    "--partition", metavar="NAME", help="for --cluster slurm: its partition"
-  ),
-  argument(
-    "--sbatch",
+    "--sbatch OPTION",
+    "for --cluster slurm: option of sbatch, such as mem=16G or partition=gpu; "
+    "repeat it for several",
     action="append",
-    metavar="KEY=VALUE",
-    help="for --cluster slurm: option of sbatch, such as mem=16G; repeat it "
-    "for several",
   ),
 )
 
@@ -180,9 +149,9 @@ CLUSTER_OPTIONS = (
   *STUDY_OPTIONS,
   argument(
     "--kept",
+    "copy kept rows from experiments/results to a new folder, and train only "
+    "missing runs",
     action="store_true",
-    help="copy kept rows from experiments/results to a new folder, and train "
-    "only missing runs",
   ),
   *RUN_OPTIONS,
   *CLUSTER_OPTIONS,
@@ -202,10 +171,6 @@ def run(args: argparse.Namespace) -> None:
 
   if args.cluster or args.jobs:
     return _run_jobs(args)
-  if args.share:
-    # SLURM sends it to all processes of a job that it preempts. The job's first
-    # process answers.
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
   _prepare_devices(args)
   study, folder = _study(args)
   tuning.check(study)
@@ -273,13 +238,9 @@ def list_(args: argparse.Namespace) -> None:
 
 
 @command(
-  argument("folder", type=PATH, nargs="+", help="folders of shares"),
+  argument("folder", "folders of shares", type=PATH, nargs="+"),
   argument(
-    "--output",
-    type=PATH,
-    metavar="FOLDER",
-    required=True,
-    help="folder for all of their rows",
+    "--output FOLDER", "folder for all of their rows", type=PATH, required=True
   ),
   example=(
     "merge runs/quick/shares/*-of-4 --output runs/quick",
@@ -307,7 +268,7 @@ def show(args: argparse.Namespace) -> None:
 
 
 @command(
-  argument("folder", type=PATH, nargs="+", help="one or more study folders"),
+  argument("folder", "one or more study folders", type=PATH, nargs="+"),
   example=("keep runs/table1", "then `report` includes the rows of table1"),
 )
 def keep(args: argparse.Namespace) -> None:
@@ -324,16 +285,15 @@ def keep(args: argparse.Namespace) -> None:
 @command(
   argument(
     "folder",
+    "study folder, such as runs/quick (without it: all kept rows)",
     type=PATH,
     nargs="?",
-    help="study folder, such as runs/quick (without it: all kept rows)",
   ),
   argument(
-    "--output",
-    type=PATH,
-    metavar="FOLDER",
-    help="folder for pages and pictures, if no study folder is given "
+    "--output FOLDER",
+    "folder for pages and pictures, if no study folder is given "
     "(experiments/results)",
+    type=PATH,
   ),
   example=("report runs/quick", "writes runs/quick/report.html"),
 )
@@ -364,35 +324,24 @@ def report_(args: argparse.Namespace) -> None:
 
 @command(
   argument(
-    "--pilot",
-    action="store_true",
-    help="train the pilot instead: AdamW alone, at five weight decays",
-  ),
-  argument(
     "--rates",
+    "train at three learning rates instead, each with its own pilot, and with "
+    "StableMax",
     action="store_true",
-    help="train at three learning rates instead, each with its own pilot, and "
-    "with StableMax; writes rows, and no page",
   ),
   argument(
-    "--output",
+    "--output FOLDER",
+    "folder for rows (runs/grokking)",
     type=PATH,
     default=pathlib.Path("runs", "grokking"),
-    metavar="FOLDER",
-    help="folder for rows, page and picture (runs/grokking)",
   ),
   argument(
-    "--steps",
-    type=positive,
-    metavar="N",
-    help="training steps (500; with --rates 2000)",
+    "--steps N", "training steps (500; with --rates 2000)", type=positive
   ),
   argument(
-    "--seeds",
+    "--seeds LIST",
+    "such as 100,101 (100 to 109; with --rates 110 to 119)",
     type=whole_numbers,
-    metavar="LIST",
-    help="such as 100,101 (100 to 109; the pilot's are 900 to 902, and with "
-    "--rates 110 to 119)",
   ),
   example=(
     "grokking --output runs/try --steps 20 --seeds 1,2",
@@ -400,43 +349,31 @@ def report_(args: argparse.Namespace) -> None:
   ),
 )
 def grokking(args: argparse.Namespace) -> None:
-  """train AdamW and ⊥AdamW on addition mod 113; write a page
+  """train AdamW and ⊥AdamW on addition mod 113
 
-  The page says when each of them generalizes, without and with weight decay.
-  It takes half an hour on two cores and needs no data. The same command resumes
-  it."""
-  from experiments import grokking, report
+  Prints when each of them generalizes, without and with weight decay. It takes
+  half an hour on two cores and needs no data. The same command resumes it. For
+  the page, `keep` the rows, then `report --output FOLDER`."""
+  from experiments import grokking
 
-  if args.rates:
-    print(grokking.run_all_rates(args.output, args.steps or 2000, args.seeds))
-    return
-  recipe = grokking.Recipe(steps=args.steps or 500)
-  study = grokking.PILOT if args.pilot else grokking.STUDY
-  rows = grokking.run(args.output, study, recipe, args.seeds)
-  if args.pilot:
-    print(grokking.pilot_text(rows, recipe))
-  else:
-    print(report.write_grokking(args.output, rows, recipe))
+  said = grokking.run_and_describe(
+    args.output, args.rates, args.steps, args.seeds
+  )
+  print(said)
 
 
 @command(
   argument(
-    "--output",
+    "--output FOLDER",
+    "folder for rows (runs/language)",
     type=PATH,
     default=pathlib.Path("runs", "language"),
-    metavar="FOLDER",
-    help="folder for rows (runs/language)",
   ),
-  argument(
-    "--seeds",
-    type=whole_numbers,
-    metavar="LIST",
-    help="such as 100,101 (100 to 104)",
-  ),
+  argument("--seeds LIST", "such as 100,101 (100 to 104)", type=whole_numbers),
   argument(
     "--small",
+    "try it out: a tiny transformer and 20 steps, in a minute",
     action="store_true",
-    help="try it out: a tiny transformer and 20 steps, in a minute",
   ),
   example=(
     "language --output runs/try --small --seeds 1,2",
@@ -482,7 +419,9 @@ def _changes(study: Any, args: argparse.Namespace) -> str:
 
 def _run_jobs(args: argparse.Namespace) -> None:
   """Trains the study's shares as jobs, and merges them."""
-  from experiments import engine, tuning
+  from experiments import tuning
+  from experiments.cli import cluster
+  from experiments.rows import Missing, Rows
 
   if not (args.cluster and args.jobs):
     raise UserError(
@@ -490,15 +429,6 @@ def _run_jobs(args: argparse.Namespace) -> None:
     )
   if args.share or args.kept or args.distributed:
     raise UserError("--cluster excludes --share, --kept and --distributed.")
-  try:
-    from experiments.cli import cluster
-  except ImportError as error:
-    raise UserError(
-      f"--cluster needs submitit ({error}): pip install -e '.[cluster]'."
-    ) from error
-  settings = dict(text.partition("=")[::2] for text in args.sbatch or ())
-  if not all(settings.values()):
-    raise UserError(f"Expected --sbatch KEY=VALUE, got {args.sbatch}.")
   study, folder = _study(args)
   tuning.check(study)
   if (folder / "rows.jsonl").exists() and not (folder / "shares").exists():
@@ -515,22 +445,30 @@ def _run_jobs(args: argparse.Namespace) -> None:
     for i, path in enumerate(folders, 1)
   ]
   logs = folder / "shares" / "logs"
-  executor = cluster.make_executor(
-    args.cluster,
-    logs,
-    study.name,
-    args.minutes,
-    args.gpus,
-    args.partition,
-    settings,
-  )
+  logs.mkdir(parents=True, exist_ok=True)
   print(
-    f"Submits {args.jobs} jobs to {args.cluster}, each with {args.gpus} GPUs "
-    f"and at most {args.minutes} minutes. Logs: {logs}. The first job:\n  "
-    f"{shlex.join(words[0])}",
+    f"Starts {args.jobs} jobs ({args.cluster}), each with {args.gpus} GPUs. "
+    f"Logs: {logs}. The first job:\n  {shlex.join(words[0])}",
     flush=True,
   )
-  cluster.train(executor, words, engine.Progress())
+  if args.cluster == "local":
+    cluster.run_locally(words, logs, args.gpus)
+  else:
+    options = [f"--job-name={study.name}", f"--time={args.minutes}"]
+    options += [f"--gpus-per-node={args.gpus}"] if args.gpus else []
+    options += [f"--{option}" for option in args.sbatch or ()]
+    cluster.run_on_slurm(words, logs, options)
+  failed = []
+  for i, (its, path) in enumerate(zip(shares, folders, strict=True), 1):
+    keys = Rows(path / "rows.jsonl", write=False).keys
+    if any(map(Missing(its, keys), its.runs)):
+      log = logs / f"{i}.log"
+      failed.append(f"share {i} (log: {log}): {cluster.last_line(log)}")
+  if failed:
+    raise UserError(
+      f"{len(failed)} of {args.jobs} shares failed. The same command trains "
+      "what they lack.\n  " + "\n  ".join(failed)
+    )
   _merge(folders, folder)
 
 

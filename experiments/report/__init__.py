@@ -5,7 +5,6 @@ fills templates, and `build` makes the pages. `templates/` has the words.
 """
 
 from experiments.report.build import show as show
-from experiments.report.build import write_grokking as write_grokking
 from experiments.report.build import write_pages as write_pages
 from experiments.report.build import write_study as write_study
 from experiments.rows.kept import begin as begin

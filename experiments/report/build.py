@@ -5,7 +5,7 @@ other files are kept with the code. Pages of studies are built for the site, and
 for a folder of runs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 import dataclasses
 import os
 import pathlib
@@ -14,13 +14,14 @@ from typing import Any
 
 import jax
 import numpy as np
+import scipy.stats
 
 from experiments import config, datasets, files, registry
 from experiments.engine import models
-from experiments.report import compare, figures, grokking, query
+from experiments.report import compare, figures, grokking, query, render
 from experiments.report.compare import Comparisons
-from experiments.report.query import OUTCOMES, PAIR, Source
-from experiments.report.render import Page, markdown, questions
+from experiments.report.query import OUTCOMES, PAIR
+from experiments.report.render import Page, markdown
 from experiments.rows import RowsError, kept
 from orthograd_optax import plots, stats
 
@@ -44,9 +45,20 @@ def context(
 ) -> dict[str, Any]:
   """Returns what a template may use, for a page in a folder.
 
-  If the pages of studies are not beside it, links to them lead to the plan.
+  A function's first arguments are the study or pool and the methods; then comes
+  the outcome, by default the loss after T. If the pages of studies are not
+  beside the page, links to them lead to the plan.
   """
   plan = query.planned()
+
+  def values(name: str, *args: Any, **where: Any) -> np.ndarray:
+    return ask.results(name).values(*args, **where)
+
+  def mean(
+    name: str, method: str, it: str = "scaled_loss", **where: Any
+  ) -> str:
+    metric = OUTCOMES[it].metric if it in OUTCOMES else it
+    return render.mean(values(name, method, it, **where), metric)
 
   def link(path: str) -> str:
     return pathlib.Path(os.path.relpath(ROOT / path, folder)).as_posix()
@@ -58,9 +70,26 @@ def context(
     known = link("experiments/results/replication.md")
     return f"{name}.md" if name in plan else known
 
-  return questions(ask) | {
+  return {
     "CORRUPTIONS": datasets.CORRUPTIONS,
     "EXTRA_CORRUPTIONS": datasets.EXTRA_CORRUPTIONS,
+    "METRICS": query.METRICS,
+    "OUTCOMES": OUTCOMES,
+    "UNDER_CORRUPTION": compare.UNDER_CORRUPTION,
+    "adjust": compare.adjust,
+    "ask": ask,
+    "carried": compare.carried,
+    "change": lambda *args, **where: render.by(ask.compare(*args, **where)),
+    "claim": compare.claim,
+    "compare": ask.compare,
+    "grid": ask.grid,
+    "mean": mean,
+    "paper": render.PAPER,
+    "results": ask.results,
+    "study_of": ask.study,
+    "table": ask.table,
+    "values": values,
+    "verdict": lambda *args, **where: ask.compare(*args, **where).verdict,
     "kinds_of_parameters": kinds_of_parameters,
     "radial_shares": lambda method: radial_shares(ask, method),
     "unpaired": compare.unpaired,
@@ -68,13 +97,13 @@ def context(
     "link": link,
     "page": page,
     "temperatures": lambda name: compare.temperatures(ask, name),
-    "spearman": compare.spearman,
+    "spearman": lambda pairs: scipy.stats.spearmanr(pairs)[0],
     "situations": lambda: situations(ask),
     "title": title,
     "studies": config.studies,
     "plan": plan,
     "grokking": grokking.kept_facts,
-    "is_complete": ask.source.is_complete,
+    "is_complete": ask.is_complete,
     "time_of": lambda name: ask.provenance(name).get("time", ""),
   }
 
@@ -85,8 +114,7 @@ def make_kept(
   """Yields the answer and the pages of the replication, by name."""
   facts = context(ask, folder, False)
   short, harder, wide, longer = map(
-    ask.source.results,
-    ("resnet18", "resnet18_corrupted", "wrn28_10", "extended"),
+    ask.results, ("resnet18", "resnet18_corrupted", "wrn28_10", "extended")
   )
   both = {"ResNet-18": short, "WRN-28-10": wide}
   networks = {"ResNet-18": "resnet18", "WRN-28-10": "wrn28_10"}
@@ -95,8 +123,8 @@ def make_kept(
   every = longer.evaluated(PAIR, range(5), "train")
   draw, panels = figures.reliability, query.LABELS["panels"]
   drawings = {
-    "answer": lambda: effects(situations(ask), relative=True),
-    "scaling": lambda: effects(replicated),
+    "answer": lambda: figures.effects(situations(ask), relative=True),
+    "scaling": lambda: figures.effects(replicated),
     "epochs": lambda: figures.training(both, panels["epochs"], EPOCHS),
     "epochs_1000": lambda: figures.training(
       {"1000 epochs": longer}, panels["epochs"], every
@@ -123,13 +151,13 @@ def make_kept(
 
 def situation(ask: Comparisons, name: str, a: str, b: str) -> dict[str, Any]:
   """Returns what a line of the answer says of a pair, with and without T."""
-  results = ask.source.results(name)
+  results = ask.results(name)
   after = "scaled"
   if results.measured((a, b), "crossed_loss"):
     after = "crossed"
   its = {it: ask.compare(name, a, b, it) for it in ("loss", "ece")}
   its["scaled_loss"] = ask.compare(name, a, b, f"{after}_loss")
-  if not ask.source.is_planned(ask.source.study(name).name):
+  if not ask.is_planned(ask.study(name).name):
     its |= ask.table(name)  # as the replication adjusts them
     scaled = ask.table(name, AFTER_T, part="scaled_half")
     its["scaled_loss"] = scaled["loss"]
@@ -143,28 +171,8 @@ def situations(ask: Comparisons) -> dict[str, dict[str, Any]]:
   """Returns the lines of the answer, of the studies that are complete."""
   lines = query.LABELS["situations"].items()
   return {
-    label: situation(ask, *of)
-    for label, of in lines
-    if ask.source.is_complete(of[0])
+    label: situation(ask, *of) for label, of in lines if ask.is_complete(of[0])
   }
-
-
-def effects(
-  lines: Mapping[str, Mapping[str, Any]],
-  outcomes: Iterable[str] = ("loss", "scaled_loss"),
-  relative: bool = False,
-) -> Any:
-  """Draws some outcomes of lines of comparisons."""
-  without = OUTCOMES["loss"]._replace(label="loss without T")
-  return figures.effects(
-    {
-      without if it == "loss" else OUTCOMES[it]: {
-        name: line[it] for name, line in lines.items()
-      }
-      for it in outcomes
-    },
-    relative,
-  )
 
 
 def radial_shares(ask: Comparisons, method: str) -> dict[str, dict[str, Any]]:
@@ -174,7 +182,7 @@ def radial_shares(ask: Comparisons, method: str) -> dict[str, dict[str, Any]]:
   """
   shares = {}
   for network, name in (("ResNet-18", "extended"), ("WRN-28-10", "wrn28_10")):
-    results = ask.source.results(name)
+    results = ask.results(name)
     (first,) = results.get(method, 0, "train", 100)
     over = lambda it, results=results: results.over_epochs(
       method, it, range(5), EPOCHS, "train"
@@ -240,14 +248,14 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
   Raises:
     RowsError: if there is nothing to compare yet.
   """
-  study, results = ask.source.study(name), ask.source.results(name)
+  study, results = ask.study(name), ask.results(name)
   tested = ask.tested(name)
   answer = next(iter(tested.values()))
-  is_planned = ask.source.is_planned(name)
+  is_planned = ask.is_planned(name)
   template = f"conclusions/{name}.md"
   concluded = (
     is_planned
-    and ask.source.is_complete(name)
+    and ask.is_complete(name)
     and (pathlib.Path(__file__).parent / "templates" / template).exists()
   )
   epochs = study.epochs_evaluated()
@@ -274,7 +282,7 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
   if OUTCOMES[primary].part != "metrics" and "loss" in tested:
     shown.append("loss")
   drawings = {
-    f"{picture}_differences": lambda: effects(
+    f"{picture}_differences": lambda: figures.effects(
       {
         query.pair_name(its): {it: rows[its] for it, rows in tested.items()}
         for its in answer
@@ -337,14 +345,15 @@ def make_all(
   facts = context(ask, folder, True)
   for name in query.planned():
     if name == grokking.STUDY:
-      yield from grokking.make_kept(facts)
+      if kept.load([grokking.STUDY]):
+        yield name, grokking.make(grokking.kept_facts(), facts)
     elif name in SCREENS:
-      if name == SCREENS[0] and all(map(ask.source.is_complete, SCREENS)):
+      if name == SCREENS[0] and all(map(ask.is_complete, SCREENS)):
         runs = [ask.provenance(it) for it in SCREENS]
         text = markdown("extended_screen.md", facts | {"runs": runs})
         yield name, Page(text, {})
-    elif ask.source.is_complete(name):
-      study, results = ask.source.study(name), ask.source.results(name)
+    elif ask.is_complete(name):
+      study, results = ask.study(name), ask.results(name)
       if any(len(results.seeds(pair)) > 1 for pair in query.pairs(study)):
         yield name, make_study(ask, name, folder)
 
@@ -360,7 +369,7 @@ def write_pages(output: pathlib.Path | None = None) -> Iterator[pathlib.Path]:
   Yields:
     The paths of what is written.
   """
-  ask = Comparisons(Source())
+  ask = Comparisons()
   folder = output or kept.FOLDER
   folder.mkdir(parents=True, exist_ok=True)
   make = make_all if output else make_kept
@@ -382,7 +391,7 @@ def write_study(folder: pathlib.Path) -> str:
     What it says, as plain text.
   """
   study, results = query.load(folder)
-  ask = Comparisons(Source({study.name: (study, results)}))
+  ask = Comparisons({study.name: (study, results)})
   path = folder / "report.html"
   make_study(ask, study.name, folder.resolve()).write_html(path)
   facts = context(ask, folder, True) | {
@@ -393,20 +402,10 @@ def write_study(folder: pathlib.Path) -> str:
   return "\n\n".join([*said, f"The page: {path}"])
 
 
-def write_grokking(
-  output: pathlib.Path, rows: grokking.Rows, recipe: Any
-) -> str:
-  """Writes the page of grokking. Returns its verdict, and where it is."""
-  path, its = output / "grokking.md", grokking.facts(rows, recipe)
-  asked = context(Comparisons(Source()), output, True)
-  grokking.make(its, asked).write_markdown(path)
-  return f"{its['verdict']}\n\nWrote {path}."
-
-
 def show(folder: pathlib.Path) -> str:
   """Returns a table of means over seeds, by method, epoch and images."""
   study, results = query.load(folder)
-  ask = Comparisons(Source({study.name: (study, results)}))
+  ask = Comparisons({study.name: (study, results)})
   kinds: dict[tuple[str, int, str], list[dict[str, float]]] = {}
   diverged = []
   for (method, seed, epoch, images), row in results.rows.items():

@@ -4,7 +4,8 @@ Differences and effect sizes are the second method minus the first: ⊥Grad minu
 SGD.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
+import dataclasses
 import datetime
 import functools
 from typing import Any
@@ -39,6 +40,7 @@ UNDER_CORRUPTION = [
 ]
 
 
+@dataclasses.dataclass(eq=False)
 class Compared:
   """An outcome of two sets of runs that share their seeds.
 
@@ -55,18 +57,15 @@ class Compared:
     adjusted: the same, adjusted once :func:`adjust` was called.
   """
 
-  def __init__(
-    self,
-    outcome: Outcome,
-    a: np.ndarray,
-    b: np.ndarray,
-    pair: Pair = PAIR,
-    planned: float | None = None,
-  ) -> None:
-    self.outcome, self.a, self.b = outcome, a, b
-    self.pair, self.planned = pair, planned
-    test = stats.compare(a, b, paired=True)
-    self.metric = outcome.metric
+  outcome: Outcome
+  a: np.ndarray
+  b: np.ndarray
+  pair: Pair = PAIR
+  planned: float | None = None
+
+  def __post_init__(self):
+    test = stats.compare(self.a, self.b, paired=True)
+    self.metric = self.outcome.metric
     self.change, self.interval = test.difference, test.difference_interval
     self.d, self.p = test.d, test.p
     self.adjusted = self.p
@@ -165,22 +164,17 @@ def adjust(cells: Iterable[Compared], planned: int = 0) -> None:
     planned: number of tests, if some of them could not be made.
   """
   cells = list(cells)
-  p = [cell.p for cell in cells]
-  adjusted = stats.holm(p + [1.0] * (planned - len(p)))
-  for cell, its in zip(cells, adjusted.tolist(), strict=False):
-    cell.adjusted = its
+  p = [cell.p for cell in cells] + [1.0] * (planned - len(cells))
+  for cell, adjusted in zip(cells, stats.holm(p).tolist(), strict=False):
+    cell.adjusted = adjusted
 
 
-class Comparisons:
+class Comparisons(Source):
   """Answers what templates ask of studies and pools, by their names."""
 
-  def __init__(self, source: Source) -> None:
-    self.source = source
+  def __init__(self, *own: Any):
+    super().__init__(*own)
     self._tested: dict[str, dict[str, dict[Pair, Compared]]] = {}
-
-  def values(self, name: str, *args: Any, **where: Any) -> np.ndarray:
-    """Returns what :meth:`Results.values` returns."""
-    return self.source.results(name).values(*args, **where)
 
   def compare(
     self,
@@ -196,7 +190,7 @@ class Comparisons:
     there. `where` has arguments of :meth:`Results.values`.
     """
     if not where and name not in query.POOLS:
-      study = self.source.study(name)
+      study = self.study(name)
       if (a, b) in query.pairs(study):
         tested = self.tested(name)
         if known := tested.get(str(it), {}).get((a, b)):
@@ -204,20 +198,16 @@ class Comparisons:
     return self._raw(name, a, b, it, **where)
 
   def _raw(self, name, a, b, it, seeds=None, **where) -> Compared:
-    results = self.source.results(name)
+    results = self.results(name)
     key = it
     it = query.outcome(it, where.get("images", ""), where.get("part", ""))
     if seeds is None:
-      epoch = where.get("epoch", 0)
-      epochs = (
-        epoch if isinstance(epoch, Sequence) else [epoch or results.epochs]
-      )
-      seeds = results.seeds([a, b], it.images, epochs)
+      seeds = results.seeds([a, b], it.images, where.get("epoch", 0))
     first, second = (results.values(m, it, seeds, **where) for m in (a, b))
     planned = (
       key in ("scaled_loss", "corrupted_loss")
       and name not in SHARED
-      and (name in query.POOLS or self.source.is_planned(name))
+      and (name in query.POOLS or self.is_planned(name))
     )
     return Compared(it, first, second, (a, b), PLANNED if planned else None)
 
@@ -233,7 +223,7 @@ class Comparisons:
     """
     if name in self._tested:
       return self._tested[name]
-    study, results = self.source.study(name), self.source.results(name)
+    study, results = self.study(name), self.results(name)
     pairs = [p for p in query.pairs(study) if len(results.seeds(p)) > 1]
     first = query.OUTCOMES[study.outcome]
     if not pairs or not all(results.measured(p, first) for p in pairs):
@@ -260,14 +250,14 @@ class Comparisons:
 
   def _relatives(self, name: str) -> list[Compared]:
     """Returns what PLAN.md adjusts together with a study's own comparisons."""
-    if name not in SIZES[:-1] or not self.source.is_planned(name):
+    if name not in SIZES[:-1] or not self.is_planned(name):
       return []
-    relatives = []
-    for other in SIZES:
-      pair = query.pairs(self.source.study(other))[-1]
-      if other != name and len(self.source.results(other).seeds(pair)) > 1:
-        relatives.append(self._raw(other, *pair, "scaled_loss"))
-    return relatives
+    pairs = {it: query.pairs(self.study(it))[-1] for it in SIZES if it != name}
+    return [
+      self._raw(other, *pair, "scaled_loss")
+      for other, pair in pairs.items()
+      if len(self.results(other).seeds(pair)) > 1
+    ]
 
   def table(
     self,
@@ -305,18 +295,18 @@ class Comparisons:
     self, name: str, methods: Iterable[str], least: int = 2
   ) -> tuple[list[str], dict[Outcome, dict[str, np.ndarray]]]:
     """Returns methods with so many seeds, and their values by outcome."""
-    results, study = self.source.results(name), self.source.study(name)
+    results, first = self.results(name), self.study(name).outcome
     methods = [m for m in methods if len(results.seeds([m])) >= least]
-    its = results.outcomes([[m] for m in methods], study.outcome, least)
-    its = [it for it in query.OUTCOMES if it in its]
+    its = results.outcomes([[m] for m in methods], first, least)
     return methods, {
-      query.OUTCOMES[it]: {m: results.values(m, it) for m in methods}
-      for it in its
+      outcome: {m: results.values(m, it) for m in methods}
+      for it, outcome in query.OUTCOMES.items()
+      if it in its
     }
 
   def seconds(self, name: str, method: str) -> float:
     """Returns the time of an epoch of one of the runs that train together."""
-    results = self.source.results(name)
+    results = self.results(name)
     seeds = results.seeds([method], "train")
     rows = [results.get(method, seed, "train")[0] for seed in seeds]
     each = [row["epoch_seconds"] / row["runs_at_once"] for row in rows]
@@ -324,7 +314,7 @@ class Comparisons:
 
   def provenance(self, name: str, results: str = "") -> dict[str, Any]:
     """Returns the device, versions, commits, days and minutes of a study."""
-    its = self.source.results(results or name)
+    its = self.results(results or name)
     rows = [row for row in its.rows.values() if row["study"] == name]
     return provenance(rows) | {"study": name} if rows else {}
 
@@ -369,7 +359,7 @@ def temperatures(
     weight decay, "without" and "with", the geometric means of T over seeds,
     and "change", of the loss without T. Diverged runs are left out.
   """
-  study, results = ask.source.study(name), ask.source.results(name)
+  study, results = ask.study(name), ask.results(name)
   lines = []
   for method in study.methods:
     pair = method.name, f"orthograd_{method.name}"
@@ -380,12 +370,6 @@ def temperatures(
       lines.append((its.learning_rate * its.weight_decay, *np.exp(t), b - a))
   names = ("decay", "without", "with", "change")
   return dict(zip(names, np.array(lines).reshape(-1, 4).T, strict=True))
-
-
-def spearman(pairs: Sequence[tuple[float, float]]) -> float:
-  """Returns Spearman's correlation of pairs of numbers."""
-  test: Any = scipy.stats.spearmanr(pairs)
-  return float(test.statistic)
 
 
 def clock_start(row: Mapping[str, Any]) -> float:

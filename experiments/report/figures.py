@@ -10,8 +10,8 @@ import numpy as np
 
 from experiments.report.compare import Compared
 from experiments.report.query import (
+  OUTCOMES,
   PAIR,
-  Outcome,
   Results,
   method_name,
   outcome,
@@ -39,17 +39,20 @@ LONGEST_LABEL = 34
 
 
 def effects(
-  columns: Mapping[Outcome, Mapping[str, Compared]], relative: bool = False
+  lines: Mapping[str, Mapping[str, Compared]],
+  outcomes: Sequence[str] = ("loss", "scaled_loss"),
+  relative: bool = False,
 ) -> "Figure":
   """Draws differences with intervals, one a line, colored by their verdicts.
 
   Args:
-    columns: for each outcome, comparisons by the same labels of lines.
+    lines: comparisons by outcome, for the label of each line.
+    outcomes: outcomes to draw, each in a column.
     relative: whether the axis is in percent of the mean without ⊥Grad. The
       numbers beside the lines are in the outcome's unit.
   """
-  names = list(next(iter(columns.values())))
-  labels = [textwrap.fill(name, LONGEST_LABEL) for name in names]
+  columns = [OUTCOMES[name] for name in outcomes]
+  labels = [textwrap.fill(name, LONGEST_LABEL) for name in lines]
   width = (
     0.4
     + 0.065 * max(map(len, "\n".join(labels).split("\n")))
@@ -59,21 +62,23 @@ def effects(
   shown: dict[str, Any] = {}
   with style.figure(width, height) as figure:
     axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)
-    for axis, (it, rows) in zip(axes.flat, columns.items(), strict=True):
+    for axis, name, it in zip(axes.flat, outcomes, columns, strict=True):
       unit = ", %" if relative else ", nats" if it.metric == "loss" else ""
-      for y, row in enumerate(rows.values()):
+      label = "loss without T" if name == "loss" else it.label
+      rows = [line[name] for line in lines.values()]
+      for y, row in enumerate(rows):
         shown |= _draw_effect(axis, y, row, relative)
-      _shorten(axis, list(rows.values()))
+      _shorten(axis, rows)
       axis.axvline(0, color=DARK_GREY, linewidth=1)
       axis.grid(axis="y", visible=False)
       axis.locator_params(axis="x", nbins=5, steps=[1, 2, 5, 10])
       sides = ["better", "worse"]
-      if not {row.verdict for row in rows.values()} <= LOOKS.keys():
+      if not {row.verdict for row in rows} <= LOOKS.keys():
         sides = ["the first is better", "the second is better"]
       left, right = sides[:: it.sign]
-      axis.set_xlabel(f"difference in {it.label}{unit}\n← {left}    {right} →")
-    axes[0, 0].set_yticks(range(len(names)), labels)
-    axes[0, 0].set_ylim(len(names) - 0.5, -0.5)
+      axis.set_xlabel(f"difference in {label}{unit}\n← {left}    {right} →")
+    axes[0, 0].set_yticks(range(len(labels)), labels)
+    axes[0, 0].set_ylim(len(labels) - 0.5, -0.5)
     order = [*LOOKS, *sorted(shown.keys() - LOOKS.keys())]
     handles = {name: shown[name] for name in order if name in shown}
     figure.legend(
@@ -125,9 +130,7 @@ def _shorten(axis, rows: Sequence[Compared]) -> None:
 
 
 def reliability(
-  results: Results,
-  methods: Sequence[str] = PAIR,
-  images: str = "clean",
+  results: Results, methods: Sequence[str] = PAIR, images: str = "clean"
 ) -> "Figure":
   """Draws reliability diagrams, of all seeds that a method has."""
   bins = {
@@ -182,13 +185,9 @@ def training(
   epochs: Sequence[int],
   methods: Sequence[str] = PAIR,
 ) -> "Figure":
-  """Draws outcomes of some images by epoch, a row for each network.
+  """Draws outcomes by epoch, a row for each network that titles name.
 
-  Args:
-    networks: results by the name that titles have; "" for none.
-    panels: for each title the images and the outcome.
-    epochs: to draw.
-    methods: to draw.
+  The panels have the images and the outcome for each title.
   """
   names = [method_name(method) for method in methods]
   values = {
@@ -223,11 +222,7 @@ def radial(
 
 
 def temperatures(panels: Mapping[str, Mapping[str, np.ndarray]]) -> "Figure":
-  """Draws the fitted T by learning rate × weight decay, where that is not 0.
-
-  Args:
-    panels: for each title what :func:`compare.temperatures` returns.
-  """
+  """Draws the fitted T by learning rate × weight decay, where that is not 0."""
   with style.figure(7.4, 3.4) as figure:
     axes = figure.subplots(1, len(panels), sharey=True)
     for axis, (title, its) in zip(axes, panels.items(), strict=True):

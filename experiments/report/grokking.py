@@ -1,10 +1,9 @@
 """Makes the page of study 11, grokking: when AdamW and ⊥AdamW generalize."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import scipy.stats
 
 from experiments import grokking
 from experiments.grokking import ADAMW, ARMS, ORTHOGRAD, STUDY, Arm, Recipe
@@ -14,19 +13,14 @@ from experiments.report.render import Page, markdown
 from experiments.rows import RowsError, kept
 from orthograd_optax import stats
 
+PILOT = "grokking_pilot"
 DECAYED = ARMS[2]  # AdamW with the weight decay that the pilot chose
 Rows = Sequence[Mapping[str, Any]]
 
 
-def make_kept(context: Mapping[str, Any]) -> Iterator[tuple[str, Page]]:
-  """Yields the page of the rows that are kept, if there are any."""
-  if kept.load([STUDY]):
-    yield STUDY, make(kept_facts(), context)
-
-
 def kept_facts() -> dict[str, Any]:
   """Returns the facts of the rows that are kept."""
-  return facts(kept.load(grokking.STUDIES), Recipe())
+  return facts(kept.load([STUDY, PILOT]), Recipe())
 
 
 def make(its: Mapping[str, Any], context: Mapping[str, Any]) -> Page:
@@ -79,22 +73,32 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
     },
     **conclude(goal, recipe.steps),
     "tuned": grokking.TUNED,
-    "pilot": grokking.pilot_steps(rows, recipe),
+    "pilot": pilot_steps(rows, recipe),
     "row": by_key[DECAYED.key, seeds[-1], recipe.steps],
     "minutes": (end - start) / 60,
   }
   return its | {"verdict": markdown("grokking_verdict.md", its)}
 
 
+def pilot_steps(rows: Rows, recipe: Recipe) -> dict[float, list[int]]:
+  """Returns the steps to 99 % of the pilot's seeds, by AdamW's weight decay."""
+  pilot = [row for row in rows if row["study"] == PILOT]
+  return {
+    decay: list(
+      grokking.steps_to_goal(pilot, Arm(False, decay), recipe).values()
+    )
+    for decay in sorted({row["settings"]["weight_decay"] for row in pilot})
+  }
+
+
 def conclude(goal: Mapping[Arm, np.ndarray], steps: int) -> dict[str, Any]:
   """Returns the plan's two tests of the steps to 99 %, and their conclusion."""
   reached = [int(np.sum(goal[arm] <= steps)) for arm in (ORTHOGRAD, ADAMW)]
-  table = [[count, len(goal[ADAMW]) - count] for count in reached]
-  fisher: Any = scipy.stats.fisher_exact(table)
+  fisher = grokking.fisher(goal[ORTHOGRAD], goal[ADAMW], steps)
   wilcoxon = stats.wilcoxon(goal[ORTHOGRAD], goal[DECAYED])
   difference = goal[ORTHOGRAD] - goal[DECAYED]
   n = np.count_nonzero(difference)
-  p = {"fisher": float(fisher.pvalue), "wilcoxon": wilcoxon.pvalue}
+  p = {"fisher": fisher, "wilcoxon": wilcoxon.pvalue}
   holm = dict(zip(p, stats.holm(list(p.values())).tolist(), strict=True))
   more = holm["fisher"] < LEVEL and reached[0] > reached[1]
   # The rank sum of positive differences, minus its expectation.

@@ -19,6 +19,7 @@ from experiments.rows import read as read_rows
 PLAN = pathlib.Path(__file__).parents[1] / "PLAN.md"
 PAIR = ("sgd", "orthograd")
 Pair = tuple[str, str]
+Epoch = int | Sequence[int]  # 0 is the last one
 
 LABELS = tomllib.loads(
   pathlib.Path(__file__).with_name("labels.toml").read_text("utf-8")
@@ -168,36 +169,27 @@ class Results:
     # Rows of former runs have means over sets, under the names of these.
     return (images,) if images in self._images else sets(images)
 
-  def has(
-    self, methods: Iterable[str], seed: int, images: str, epochs: Sequence[int]
-  ) -> bool:
-    """Returns whether a seed has rows of all these."""
-    return all(
-      (method, seed, epoch, name) in self.rows
-      for method in methods
-      for epoch in epochs
-      for name in self.sets(images)
-    )
-
   def seeds(
-    self,
-    methods: Iterable[str],
-    images: str = "clean",
-    epochs: Sequence[int] = (),
+    self, methods: Iterable[str], images: str = "clean", epoch: Epoch = 0
   ) -> list[int]:
     """Returns the seeds that have rows of all these, by default of the end."""
-    methods, epochs = list(methods), epochs or [self.epochs]
-    return [s for s in self._seeds if self.has(methods, s, images, epochs)]
+    epochs = [epoch] if isinstance(epoch, int) else epoch
+    wanted = [
+      (method, one or self.epochs, name)
+      for method in methods
+      for one in epochs
+      for name in self.sets(images)
+    ]
+    has = lambda s: all((m, s, e, name) in self.rows for m, e, name in wanted)
+    return list(filter(has, self._seeds))
 
   def evaluated(
     self, methods: Sequence[str], seeds: Iterable[int], images: str = "clean"
   ) -> list[int]:
     """Returns the epochs after which all of these runs were evaluated."""
-    return [
-      epoch
-      for epoch in sorted({epoch for _, _, epoch, _ in self.rows})
-      if all(self.has(methods, seed, images, [epoch]) for seed in seeds)
-    ]
+    epochs = sorted({epoch for _, _, epoch, _ in self.rows})
+    all_of = lambda epoch: set(seeds) <= set(self.seeds(methods, images, epoch))
+    return list(filter(all_of, epochs))
 
   def get(
     self, method: str, seed: int, images: str = "clean", epoch: int = 0
@@ -242,7 +234,7 @@ class Results:
     method: str,
     it: str | Outcome = "scaled_loss",
     seeds: Sequence[int] | None = None,
-    epoch: int | Sequence[int] = 0,
+    epoch: Epoch = 0,
     images: str = "",
     part: str = "",
   ) -> np.ndarray:
@@ -251,10 +243,9 @@ class Results:
     By default, of all seeds and after the last epoch.
     """
     it = outcome(it, images, part)
-    epochs = epoch if isinstance(epoch, Sequence) else [epoch]
+    epochs = [epoch] if isinstance(epoch, int) else epoch
     if seeds is None:
-      ends = [one or self.epochs for one in epochs]
-      seeds = self.seeds([method], it.images, ends)
+      seeds = self.seeds([method], it.images, epoch)
     each = [
       [
         [row[it.part][it.metric] for row in self.get(method, s, it.images, one)]

@@ -22,7 +22,6 @@ import numpy as np
 
 from experiments import files
 from experiments.report import compare
-from experiments.report.compare import Comparisons
 from experiments.report.query import (
   LABELS,
   METRICS,
@@ -131,38 +130,6 @@ _FORMATS = (
 )
 ENVIRONMENT.filters |= {it.__name__: it for it in _FORMATS}
 ENVIRONMENT.filters |= {"name": method_name, "pair": pair_name}
-
-
-def questions(ask: Comparisons) -> dict[str, Any]:
-  """Returns the functions and constants that every template may use.
-
-  A function's first arguments are the study or pool and the methods; then
-  comes the outcome, by default the loss after T.
-  """
-
-  def _mean(name, method, it="scaled_loss", **where):
-    runs = ask.values(name, method, it, **where)
-    return mean(runs, OUTCOMES[it].metric if it in OUTCOMES else it)
-
-  return {
-    "adjust": compare.adjust,
-    "ask": ask,
-    "carried": compare.carried,
-    "change": lambda *args, **where: by(ask.compare(*args, **where)),
-    "claim": compare.claim,
-    "compare": ask.compare,
-    "grid": ask.grid,
-    "mean": _mean,
-    "METRICS": METRICS,
-    "OUTCOMES": OUTCOMES,
-    "paper": PAPER,
-    "results": ask.source.results,
-    "study_of": ask.source.study,
-    "table": ask.table,
-    "UNDER_CORRUPTION": compare.UNDER_CORRUPTION,
-    "values": ask.values,
-    "verdict": lambda *args, **where: ask.compare(*args, **where).verdict,
-  }
 
 
 def render(template: str, facts: Mapping[str, Any]) -> str:

@@ -4,7 +4,6 @@ A row holds what one network measured on one set of images after one epoch.
 :mod:`schema` lists its fields, :mod:`storing` explains the files.
 """
 
-from experiments.rows.joining import join as join
 from experiments.rows.missing import Missing as Missing
 from experiments.rows.provenance import environment as environment
 from experiments.rows.provenance import now as now
@@ -13,5 +12,6 @@ from experiments.rows.schema import Key as Key
 from experiments.rows.schema import key as key
 from experiments.rows.storing import Rows as Rows
 from experiments.rows.storing import RowsError as RowsError
+from experiments.rows.storing import join as join
 from experiments.rows.storing import read as read
 from experiments.rows.storing import write as write

@@ -23,12 +23,7 @@ def keep(
 ) -> list[pathlib.Path]:
   """Copies rows from studies' folders to the results, a file for each study.
 
-  Args:
-    folders: made by `python -m experiments run`.
-    into: the folder of the results. A row that is there already is replaced.
-
-  Returns:
-    The files that were written.
+  A row that is there already is replaced. Returns the files that were written.
   """
   by_study: dict[str, list[dict[str, Any]]] = {}
   for folder in folders:
@@ -115,13 +110,9 @@ def begin(
 ) -> int:
   """Begins a study's folder with the rows that are kept.
 
-  Of a run that lacks rows it takes none: the run will be trained again, and all
-  rows of a run must be of the same network.
-
-  Args:
-    study: the study. Studies that share its folder are included.
-    folder: the folder to begin. If it has rows already, it is left unchanged.
-    results: the folder of the kept rows.
+  A folder that has rows is left unchanged. Studies that share the folder are
+  included. Of a run that lacks rows it takes none: the run will be trained
+  again, and all rows of a run must be of the same network.
 
   Returns:
     The number of rows that were copied.

@@ -23,16 +23,16 @@ SOURCES = ("experiments/*.py", "orthograd_optax/*.py", ":!experiments/report")
 @functools.cache
 def environment() -> dict[str, Any]:
   """Returns the versions, device and sources that rows are made with."""
-  names = ("jax", "jaxlib", "optax", "flax", "numpy", "orthograd-optax")
+  names = ("jax", "jaxlib", "optax", "flax", "numpy")
   versions: dict[str, str | None] = {"python": platform.python_version()}
-  for name in names:
-    try:
-      versions[name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-      versions[name] = None  # run from a clone
+  versions |= {name: importlib.metadata.version(name) for name in names}
+  try:
+    own = importlib.metadata.version("orthograd-optax")
+  except importlib.metadata.PackageNotFoundError:
+    own = None  # run from a clone
   device = jax.devices()[0]
   return {
-    "versions": versions,
+    "versions": versions | {"orthograd-optax": own},
     "device": f"{jax.device_count()} × {device.device_kind}",
     "sources": sources(),
     "commit": commit(),

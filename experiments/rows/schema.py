@@ -1,13 +1,28 @@
 """The fields of a row: what they mean, and which values are valid."""
 
 from collections.abc import Callable, Mapping
-import re
 import reprlib
 from typing import Any, NamedTuple
 
 from experiments.files import is_name
 
 Key = tuple[str, str, int, int, str]
+
+
+def _is_number(value: Any) -> bool:
+  return value is None or type(value) in (int, float)
+
+
+def _is_count(value: Any) -> bool:
+  return type(value) is int and value >= 0
+
+
+def _list_of(is_entry: Callable[[Any], bool]) -> Callable[[Any], bool]:
+  return lambda value: isinstance(value, list) and all(map(is_entry, value))
+
+
+def _mapping_to(is_entry: Callable[[Any], bool]) -> Callable[[Any], bool]:
+  return lambda it: isinstance(it, dict) and all(map(is_entry, it.values()))
 
 
 class Kind(NamedTuple):
@@ -22,38 +37,14 @@ class Kind(NamedTuple):
   is_valid: Callable[[Any], bool]
 
 
-def _is_number(value: Any) -> bool:
-  return value is None or type(value) in (int, float)
-
-
-def _has_numbers(value: Any) -> bool:
-  return isinstance(value, dict) and all(map(_is_number, value.values()))
-
-
-def _is_list(value: Any, is_entry: Callable[[Any], bool]) -> bool:
-  return isinstance(value, list) and all(map(is_entry, value))
-
-
-def _is_count(value: Any) -> bool:
-  return type(value) is int and value >= 0
-
-
 NAME = Kind("a name", is_name)
 TEXT = Kind("text", lambda value: isinstance(value, str))
 COUNT = Kind("a nonnegative integer", _is_count)
-COUNTS = Kind(
-  "a list of nonnegative integers", lambda value: _is_list(value, _is_count)
-)
+COUNTS = Kind("a list of nonnegative integers", _list_of(_is_count))
 # JSON has no NaN and no infinities: null stands for them.
 NUMBER = Kind("a number or null", _is_number)
-NUMBERS = Kind("numbers or null by name", _has_numbers)
-LISTS = Kind(
-  "lists of numbers by name",
-  lambda value: (
-    isinstance(value, dict)
-    and all(_is_list(entry, _is_number) for entry in value.values())
-  ),
-)
+NUMBERS = Kind("numbers or null by name", _mapping_to(_is_number))
+LISTS = Kind("lists of numbers by name", _mapping_to(_list_of(_is_number)))
 MAPPING = Kind("values by name", lambda value: isinstance(value, dict))
 
 
@@ -64,40 +55,36 @@ class Field(NamedTuple):
     kind: the values that it may have.
     meaning: what it says, for the reader of a file.
     required: whether every row has it.
-    shared: whether many rows have the same value: a file has it once, in a
-      context.
   """
 
   kind: Kind
   meaning: str
   required: bool = False
-  shared: bool = False
 
 
-def _shared(kind: Kind, meaning: str, required: bool = False) -> Field:
-  return Field(kind, meaning, required, shared=True)
-
-
-FIELDS = {
+# Many rows have the same values of these: a file has them once, in a context.
+SHARED = {
   # What was trained.
-  "study": _shared(NAME, "study that trained the network", True),
-  "model": _shared(TEXT, "network"),
-  "config": _shared(MAPPING, "recipe: settings that a study's runs share"),
-  "config_hash": _shared(TEXT, "hash of the recipe", True),
-  "method": _shared(TEXT, "name of the method, or of its ensembles", True),
-  "settings": _shared(MAPPING, "settings of the method"),
+  "study": Field(NAME, "study that trained the network", True),
+  "model": Field(TEXT, "network"),
+  "config": Field(MAPPING, "recipe: settings that a study's runs share"),
+  "config_hash": Field(TEXT, "hash of the recipe", True),
+  "method": Field(TEXT, "name of the method, or of its ensembles", True),
+  "settings": Field(MAPPING, "settings of the method"),
   # How it was computed.
-  "precision": _shared(TEXT, "precision of convolutions"),
-  "convolutions": _shared(TEXT, "how convolutions were computed"),
-  "corruptions": _shared(TEXT, "corrupted images: made, or published ones"),
-  "runs_at_once": _shared(COUNT, "number of networks trained together"),
-  "versions": _shared(MAPPING, "versions of Python and packages"),
-  "device": _shared(TEXT, "number and kind of devices"),
-  "cores": _shared(COUNT, "CPU cores, in studies of one file"),
-  "sources": _shared(TEXT, "hash of the source files"),
-  "commit": _shared(TEXT, "commit of the sources; -dirty if they differ"),
-  "sets": _shared(COUNT, "former runs: sets of images averaged over"),
-  # What was measured.
+  "precision": Field(TEXT, "precision of convolutions"),
+  "convolutions": Field(TEXT, "how convolutions were computed"),
+  "corruptions": Field(TEXT, "corrupted images: made, or published ones"),
+  "runs_at_once": Field(COUNT, "number of networks trained together"),
+  "versions": Field(MAPPING, "versions of Python and packages"),
+  "device": Field(TEXT, "number and kind of devices"),
+  "cores": Field(COUNT, "CPU cores, in studies of one file"),
+  "sources": Field(TEXT, "hash of the source files"),
+  "commit": Field(TEXT, "commit of the sources; -dirty if they differ"),
+  "sets": Field(COUNT, "former runs: sets of images averaged over"),
+}
+# What was measured.
+MEASURED = {
   "seed": Field(COUNT, "seed of the run; an ensemble's first", True),
   "members": Field(COUNTS, "seeds of an ensemble's networks"),
   "epoch": Field(COUNT, "epochs trained", True),
@@ -127,15 +114,7 @@ FIELDS = {
   "wall_time": Field(NUMBER, "seconds since the group was started"),
   "time": Field(TEXT, "date and time at which the row was written"),
 }
-SHARED = {name: field for name, field in FIELDS.items() if field.shared}
-MEASURED = {name: field for name, field in FIELDS.items() if not field.shared}
-
-# Names of fields in files that were written before rows had checks.
-FORMER = {
-  "optimizer": "method",
-  "training": "settings",
-  "method": "convolutions",
-}
+FIELDS = SHARED | MEASURED
 
 
 def key(row: Mapping[str, Any]) -> Key:
@@ -150,15 +129,10 @@ def key(row: Mapping[str, Any]) -> Key:
 
 
 def problem(row: Any, fields: Mapping[str, Field] = FIELDS) -> str | None:
-  """Returns what is wrong with the form of a row, or None.
-
-  Args:
-    row: the row, or the part of it that a line has.
-    fields: the fields that it may have.
-  """
+  """Returns what is wrong with the form of a row or its part, or None."""
   if not isinstance(row, dict):
     return f"it is {reprlib.repr(row)}"
-  for name, (kind, _, required, _) in fields.items():
+  for name, (kind, _, required) in fields.items():
     if name not in row:
       if required:
         return f"it has no {name}"
@@ -170,20 +144,3 @@ def problem(row: Any, fields: Mapping[str, Field] = FIELDS) -> str | None:
       f"{', '.join(fields)}"
     )
   return None
-
-
-def is_former(row: Any) -> bool:
-  """Returns whether a line is a whole row with the former names of fields."""
-  return isinstance(row, dict) and "optimizer" in row and "check" not in row
-
-
-def convert(row: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a row of the former format in today's. Its key stays the same."""
-  row = {FORMER.get(name, name): value for name, value in row.items()}
-  if "commit" in row:
-    commit = row["commit"] or "unknown"
-    row["commit"] = re.sub(r"\+$", "-dirty", commit)
-  if "orthograd" in row:  # of `grokking`
-    arm = ("orthograd", "weight_decay")
-    row["settings"] = {name: row.pop(name) for name in arm}
-  return row

@@ -19,6 +19,7 @@ trace.
 
 import collections
 from collections.abc import Iterable, Iterator, Mapping
+import copy
 import dataclasses
 import gzip
 import hashlib
@@ -58,35 +59,28 @@ class Chain:
     self.contexts: list[dict[str, Any]] = []
     self._numbers: dict[str, int] = {}  # of contexts, by their fields
 
-  def copy(self) -> "Chain":
-    copied = Chain()
-    copied.check = self.check
-    copied.contexts, copied._numbers = [*self.contexts], {**self._numbers}
-    return copied
-
   def encode(self, row: Mapping[str, Any]) -> bytes:
     """Returns the line of a row, after its context's if that is new."""
     if wrong := schema.problem(row):
       raise RowsError(f"A row can't be stored: {wrong}.")
-    shared, measured = {}, {}
-    for name, value in row.items():
-      (shared if name in SHARED else measured)[name] = value
+    shared = {name: row[name] for name in row if name in SHARED}
+    measured = {name: row[name] for name in row if name not in SHARED}
     identity, lines = json.dumps(shared, sort_keys=True), b""
     if (number := self._numbers.get(identity)) is None:
       number = self._add_context(shared, identity)
       lines = self._line({"context": number, "fields": shared})
     return lines + self._line({"context": number} | measured)
 
-  def decode(self, line: bytes, content: Any) -> dict[str, Any] | None:
-    """Returns the row of a line, or None for a context.
-
-    Args:
-      line: the line, without its newline.
-      content: what it is parsed as.
+  def decode(self, line: bytes) -> dict[str, Any] | None:
+    """Returns the row of a line without its newline, or None for a context.
 
     Raises:
       ValueError: if it is not valid. The message says why.
     """
+    try:
+      content = parse_json(line)
+    except ValueError as error:
+      raise ValueError(f"is not valid JSON: {error}") from error
     start = line[:-_END] + b"}"
     check = _digest(self.check, start)
     if line[-_END:] != _CHECK % check:
@@ -163,7 +157,7 @@ class Rows:
     """
     new = {key(row): row for row in rows}
     new = {k: row for k, row in new.items() if k not in self.keys}
-    chain = self._chain.copy()
+    chain = copy.deepcopy(self._chain)
     lines = b"".join(map(chain.encode, new.values()))
     if not lines:
       return
@@ -239,14 +233,11 @@ class Rows:
 
 
 def _repair(path: pathlib.Path) -> None:
-  """Cuts off a torn last line, and gives rows without checks a check."""
+  """Cuts off a torn last line."""
   content = path.read_bytes()
   whole = content.rfind(b"\n") + 1
   if whole < len(content):
     os.truncate(path, whole)
-  first = content.partition(b"\n")[0]
-  if b'"optimizer"' in first and schema.is_former(_parse(path, 1, first)):
-    write(path, read(path))
 
 
 def write(path: pathlib.Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -272,21 +263,15 @@ def read(
 
   Rows of a context share its values: don't change them.
 
-  Args:
-    path: the file. It may also be of the former format, without checks.
-    chain: decodes the lines; after the last one, it can encode further ones.
-
   Raises:
     RowsError: if a line is not valid, its check is wrong, or a row is there
       twice.
   """
   chain = chain or Chain()
-  former, numbers = False, dict[Key, int]()
+  numbers: dict[Key, int] = {}
   for number, line in enumerate(_lines(path), 1):
-    content = _parse(path, number, line)
-    former = former or number == 1 and schema.is_former(content)
     try:
-      row = _convert(content) if former else chain.decode(line, content)
+      row = chain.decode(line)
     except (KeyError, TypeError, ValueError) as error:
       raise RowsError(
         f"Line {number} of {path} {error}. {_remedy(path)}"
@@ -302,6 +287,30 @@ def read(
     yield row
 
 
+def join(paths: Iterable[pathlib.Path], output: pathlib.Path) -> None:
+  """Writes the rows of a study's shares to one file, sorted by their keys.
+
+  Raises:
+    RowsError: if a check is wrong, or two files have a row of the same run,
+      epoch and images.
+  """
+  rows: dict[Key, dict[str, Any]] = {}
+  sources: dict[Key, pathlib.Path] = {}
+  for path in paths:
+    for row in read(path):
+      if (its := key(row)) in rows:
+        _, method, seed, epoch, dataset = its
+        raise RowsError(
+          f"{sources[its]} and {path} both have a row of {method}, seed "
+          f"{seed}, after epoch {epoch} on {dataset}. Join files of different "
+          "runs only, and each file once."
+        )
+      rows[its], sources[its] = row, path
+  if not rows:
+    raise RowsError("The files to join have no rows. Give folders of a study.")
+  write(output, (rows[its] for its in sorted(rows)))
+
+
 def _lines(path: pathlib.Path) -> list[bytes]:
   """Returns the lines of a file, without a torn last one."""
   if not path.exists():
@@ -315,23 +324,6 @@ def _lines(path: pathlib.Path) -> list[bytes]:
         f"{path} is damaged ({error}). {_remedy(path)}"
       ) from error
   return content.split(b"\n")[:-1]
-
-
-def _parse(path: pathlib.Path, number: int, line: bytes) -> Any:
-  try:
-    return parse_json(line)
-  except ValueError as error:
-    raise RowsError(
-      f"Line {number} of {path} is not valid JSON: {error}. {_remedy(path)}"
-    ) from error
-
-
-def _convert(content: Any) -> dict[str, Any]:
-  """Returns the row of a line of the former format."""
-  row = schema.convert(content) if isinstance(content, dict) else content
-  if wrong := schema.problem(row):
-    raise ValueError(f"is not a valid row: {wrong}")
-  return row
 
 
 def _remedy(path: pathlib.Path) -> str:

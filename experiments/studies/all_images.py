@@ -1,14 +1,8 @@
 """SGD and AdamW with all of CIFAR-10, without and with ⊥Grad.
 
-    python -m experiments run all_images
-
-takes one H200 14 minutes, after `all_images_tuning`. See PLAN.md.
+Takes 14 minutes on one H200, after `all_images_tuning`. See PLAN.md.
 """
 
-from experiments.studies.all_images_tuning import GRIDS
-from experiments.studies.all_images_tuning import STUDY as TUNING
-from experiments.tuning import contest
+from experiments.studies.all_images_tuning import TUNING
 
-STUDY = contest(
-  "all_images", TUNING, GRIDS, "scaled_loss", seeds=5, first_seed=500
-)
+STUDY = TUNING.contest("all_images", "scaled_loss", seeds=5, first_seed=500)

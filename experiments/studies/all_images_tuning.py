@@ -1,12 +1,10 @@
 """Settings with all images, chosen on held-out images: for `all_images`.
 
-    python -m experiments run all_images_tuning
-
-takes one H200 10 minutes, and 5 more for the extension of the grids.
+Takes 10 minutes on one H200, and 5 more for the extension of the grids.
 """
 
 from experiments.config import Config
-from experiments.tuning import Grid, tuning_study
+from experiments.tuning import Grid, Tuning
 
 _SGD = {
   "learning_rate": (0.01, 0.03, 0.1, 0.3),
@@ -23,7 +21,7 @@ GRIDS = {
   "orthograd_adamw": Grid(_ADAMW),
 }
 
-STUDY = tuning_study(
+TUNING = Tuning(
   "all_images_tuning",
   Config(per_class=4500, epochs=50),
   GRIDS,
@@ -31,3 +29,4 @@ STUDY = tuning_study(
   seeds=1,
   more=2,
 )
+STUDY = TUNING.study

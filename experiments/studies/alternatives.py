@@ -1,8 +1,6 @@
 """One-line alternatives in place of ⊥Grad.
 
-    python -m experiments run alternatives
-
-trains nothing after `methods`, whose runs it compares. See PLAN.md, `methods`.
+Trains nothing after `methods`, whose runs it compares. See PLAN.md, `methods`.
 """
 
 from experiments.studies import methods

@@ -1,8 +1,6 @@
 """⊥Grad at its best against the best alternative.
 
-    python -m experiments run best
-
-takes one H200 12 minutes. See PLAN.md.
+Takes 12 minutes on one H200. See PLAN.md.
 """
 
 from experiments.studies import methods, schedules, strength

@@ -1,8 +1,6 @@
 """Table 1 once more, with 20 seeds that table1 has not seen.
 
-    python -m experiments run confirmation
-
-takes one H200 8:50, and is expected to give what table1 gives.
+Takes 8:50 on one H200, and is expected to give what table1 gives.
 """
 
 from experiments.studies import table1

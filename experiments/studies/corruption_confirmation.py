@@ -1,8 +1,6 @@
 """The paper's recipe on CIFAR-10-C, with seeds that `corruption` has not.
 
-    python -m experiments run corruption_confirmation
-
-takes one H200 10 minutes. See PLAN.md.
+Takes 10 minutes on one H200. See PLAN.md.
 """
 
 from experiments import datasets

@@ -1,8 +1,6 @@
 """SGD with T from 5-fold cross-validation: an arm of `no_temperature`.
 
-    python -m experiments run cross_validated
-
-takes one H200 2 minutes, after the rows of `cross_validation` are kept. Rows
+Takes 2 minutes on one H200, after the rows of `cross_validation` are kept. Rows
 have `scaled_own`: the test images at this T.
 """
 

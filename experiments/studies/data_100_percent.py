@@ -1,8 +1,6 @@
 """⊥Grad with all of CIFAR-10.
 
-    python -m experiments run data_100_percent
-
-has as many steps as `schedules`, and takes one H200 3 minutes. See PLAN.md,
+Has as many steps as `schedules`, and takes 3 minutes on one H200. See PLAN.md,
 `data_size`.
 """
 

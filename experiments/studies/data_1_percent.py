@@ -1,8 +1,6 @@
 """⊥Grad with 1 % of CIFAR-10.
 
-    python -m experiments run data_1_percent
-
-has as many steps as `schedules`, and takes one H200 5 minutes. See PLAN.md,
+Has as many steps as `schedules`, and takes 5 minutes on one H200. See PLAN.md,
 `data_size`.
 """
 

@@ -1,8 +1,6 @@
 """⊥Grad and weight decay.
 
-    python -m experiments run decay
-
-takes one H200 17 minutes after `schedules`, whose runs at 5e-4 it uses. See
+Takes 17 minutes on one H200 after `schedules`, whose runs at 5e-4 it uses. See
 PLAN.md.
 """
 
@@ -31,8 +29,5 @@ STUDY = schedules.STUDY.replace(
   name="decay",
   models_of="schedules",
   methods=(*_plain, *_projected, *_heads),
-  pairs=(
-    *LEVELS,
-    *((ORTHOGRAD_COSINE.name, head) for head in HEADS),
-  ),
+  pairs=(*LEVELS, *((ORTHOGRAD_COSINE.name, head) for head in HEADS)),
 )

@@ -1,8 +1,6 @@
 """⊥Grad in ensembles of five networks.
 
-    python -m experiments run ensembles
-
-takes one H200 11 minutes. See PLAN.md.
+Takes 11 minutes on one H200. See PLAN.md.
 """
 
 from experiments.config import ensemble

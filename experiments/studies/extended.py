@@ -1,8 +1,6 @@
 """ResNet-18 for 1000 epochs, 5 seeds × {SGD, ⊥Grad}, clean and corrupted.
 
-    python -m experiments run extended
-
-takes one H200 19:27. Expected: from SGD to ⊥Grad, max logit 8.0 → 3.1 and a
+Takes 19:27 on one H200. Expected: from SGD to ⊥Grad, max logit 8.0 → 3.1 and a
 confidence of 92 → 74 %, at an accuracy of 81 and 82 %; under corruption, ECE
 0.24 → 0.11 and accuracy 64 → 61 %.
 """

@@ -1,8 +1,6 @@
 """Which protocol gives the paper's accuracies after 1000 epochs? One seed each.
 
-    python -m experiments run extended_screen
-
-takes one H200 8 minutes: no weight decay, and a tenth of the learning rate;
+Takes 8 minutes on one H200: no weight decay, and a tenth of the learning rate;
 `extended_screen_batch` has batches of 512. See PLAN.md.
 """
 

@@ -1,8 +1,6 @@
 """Which protocol gives the paper's accuracies? Batches of 512, one seed.
 
-    python -m experiments run extended_screen_batch
-
-takes one H200 3 minutes. See PLAN.md, `extended_screen`.
+Takes 3 minutes on one H200. See PLAN.md, `extended_screen`.
 """
 
 from experiments.config import ORTHOGRAD, SGD

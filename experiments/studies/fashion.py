@@ -1,14 +1,8 @@
 """SGD, ⊥Grad, mixup and focal loss on Fashion-MNIST, after T.
 
-    python -m experiments run fashion
-
-takes one H200 9 minutes, after `fashion_tuning`. See PLAN.md.
+Takes 9 minutes on one H200, after `fashion_tuning`. See PLAN.md.
 """
 
-from experiments.studies.fashion_tuning import GRIDS
-from experiments.studies.fashion_tuning import STUDY as TUNING
-from experiments.tuning import contest
+from experiments.studies.fashion_tuning import TUNING
 
-STUDY = contest(
-  "fashion", TUNING, GRIDS, "scaled_loss", seeds=10, first_seed=520
-)
+STUDY = TUNING.contest("fashion", "scaled_loss", seeds=10, first_seed=520)

@@ -1,18 +1,16 @@
 """Settings on Fashion-MNIST, chosen on held-out images: for `fashion`.
 
-    python -m experiments run fashion_tuning
-
-takes one H200 12 minutes, and 6 more for the extension of the grids.
+Takes 12 minutes on one H200, and 6 more for the extension of the grids.
 """
 
 from experiments.config import Config
-from experiments.studies.no_temperature_tuning import GRIDS as ALL
-from experiments.tuning import tuning_study
+from experiments.studies.no_temperature_tuning import GRIDS
+from experiments.tuning import Tuning
 
-GRIDS = {name: ALL[name] for name in ("sgd", "orthograd", "mixup", "focal")}
-STUDY = tuning_study(
+TUNING = Tuning(
   "fashion_tuning",
   Config(dataset="fashion_mnist", per_class=600),
-  GRIDS,
+  {name: GRIDS[name] for name in ("sgd", "orthograd", "mixup", "focal")},
   "scaled_loss",
 )
+STUDY = TUNING.study

@@ -1,14 +1,8 @@
 """SGD and ⊥Grad where a fifth of the labels is wrong, after T.
 
-    python -m experiments run label_noise
-
-takes one H200 4 minutes, after `label_noise_tuning`. See PLAN.md.
+Takes 4 minutes on one H200, after `label_noise_tuning`. See PLAN.md.
 """
 
-from experiments.studies.label_noise_tuning import GRIDS
-from experiments.studies.label_noise_tuning import STUDY as TUNING
-from experiments.tuning import contest
+from experiments.studies.label_noise_tuning import TUNING
 
-STUDY = contest(
-  "label_noise", TUNING, GRIDS, "scaled_loss", seeds=10, first_seed=510
-)
+STUDY = TUNING.contest("label_noise", "scaled_loss", seeds=10, first_seed=510)

@@ -1,14 +1,10 @@
 """SGD and ⊥Grad where a fifth of the labels is wrong, without T.
 
-    python -m experiments run label_noise_without_t
-
-takes one H200 4 minutes, after `label_noise_tuning`. See PLAN.md.
+Takes 4 minutes on one H200, after `label_noise_tuning`. See PLAN.md.
 """
 
-from experiments.studies.label_noise_tuning import GRIDS
-from experiments.studies.label_noise_tuning import STUDY as TUNING
-from experiments.tuning import contest
+from experiments.studies.label_noise_tuning import TUNING
 
-STUDY = contest(
-  "label_noise_without_t", TUNING, GRIDS, "loss", seeds=10, first_seed=510
+STUDY = TUNING.contest(
+  "label_noise_without_t", "loss", seeds=10, first_seed=510
 )

@@ -1,8 +1,6 @@
 """⊥Grad by learning rate and weight decay.
 
-    python -m experiments run map
-
-takes one H200 17 minutes. See PLAN.md.
+Takes 17 minutes on one H200. See PLAN.md.
 """
 
 import itertools
@@ -14,11 +12,7 @@ RATES = 0.03, 0.1, 0.3, 1.0
 DECAYS = 0.0, 1e-4, 5e-4, 2e-3, 8e-3
 
 _plain = tuple(
-  named(
-    SGD.replace(schedule="cosine"),
-    learning_rate=rate,
-    weight_decay=decay,
-  )
+  named(SGD.replace(schedule="cosine"), learning_rate=rate, weight_decay=decay)
   for rate, decay in itertools.product(RATES, DECAYS)
 )
 _projected = tuple(map(with_orthograd, _plain))

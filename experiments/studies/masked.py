@@ -1,8 +1,6 @@
 """⊥Grad on all but the kernels before a norm.
 
-    python -m experiments run masked
-
-takes one H200 2:27 after `schedules`, whose ⊥Grad it uses. See PLAN.md.
+Takes 2:27 on one H200 after `schedules`, whose ⊥Grad it uses. See PLAN.md.
 """
 
 from experiments.studies import schedules

@@ -1,8 +1,6 @@
 """⊥Grad together with its one-line alternatives.
 
-    python -m experiments run methods
-
-takes one H200 36 minutes after `schedules`, whose SGD and ⊥Grad it uses. See
+Takes 36 minutes on one H200 after `schedules`, whose SGD and ⊥Grad it uses. See
 PLAN.md.
 """
 
@@ -22,9 +20,7 @@ _KNOBS: dict[str, dict[str, float]] = {
 }
 ALTERNATIVES = tuple(
   METHODS[name].replace(
-    schedule="cosine",
-    learning_rate=COSINE.learning_rate,
-    **knob,
+    schedule="cosine", learning_rate=COSINE.learning_rate, **knob
   )
   for name, knob in _KNOBS.items()
 )

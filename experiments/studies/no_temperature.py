@@ -1,19 +1,13 @@
 """Ten methods for users who cannot fit a temperature.
 
-    python -m experiments run no_temperature
-
-takes one H200 27 minutes, after `no_temperature_tuning`. See PLAN.md.
+Takes 27 minutes on one H200, after `no_temperature_tuning`. See PLAN.md.
 """
 
 from experiments import datasets
-from experiments.studies.no_temperature_tuning import GRIDS
-from experiments.studies.no_temperature_tuning import STUDY as TUNING
-from experiments.tuning import contest
+from experiments.studies.no_temperature_tuning import TUNING
 
-STUDY = contest(
+STUDY = TUNING.contest(
   "no_temperature",
-  TUNING,
-  GRIDS,
   "loss",
   seeds=10,
   first_seed=400,

@@ -1,13 +1,11 @@
 """Settings of ten methods, chosen on held-out images: for `no_temperature`.
 
-    python -m experiments run no_temperature_tuning
-
-takes one H200 about an hour: run it, keep its rows, and run it again with
+Takes about an hour on one H200: run it, keep its rows, and run it again with
 `--kept` for the extension of the grids. See PLAN.md, "Choosing".
 """
 
 from experiments.config import Config
-from experiments.tuning import Grid, tuning_study
+from experiments.tuning import Grid, Tuning
 
 # The first and the last value of each are a step beyond the grid.
 RATES, DECAYS = (0.03, 0.1, 0.3, 1.0), (1e-4, 5e-4, 2e-3, 8e-3)
@@ -37,4 +35,5 @@ GRIDS = {
   "adamw": ADAM_GRID,
 }
 
-STUDY = tuning_study("no_temperature_tuning", Config(), GRIDS, "loss")
+TUNING = Tuning("no_temperature_tuning", Config(), GRIDS, "loss")
+STUDY = TUNING.study

@@ -1,8 +1,6 @@
 """⊥Grad with AdamW, Lion and Muon.
 
-    python -m experiments run optimizers
-
-takes one H200 17 minutes. See PLAN.md.
+Takes 17 minutes on one H200. See PLAN.md.
 """
 
 from experiments.config import METHODS, with_orthograd

@@ -1,8 +1,6 @@
 """Pilot: the one knob of each method that ⊥Grad is compared with.
 
-    python -m experiments run pilot_knobs
-
-takes one H200 9 minutes; without ⊥Grad, with SGD's warm-up and cosine. It
+Takes 9 minutes on one H200; without ⊥Grad, with SGD's warm-up and cosine. It
 chooses settings, on seeds that no result is from: see PLAN.md.
 """
 
@@ -23,10 +21,7 @@ STUDY = Study(
   name="pilot_knobs",
   config=Config(learning_rate=0.3),  # which pilot_rates chose
   methods=tuple(
-    named(
-      METHODS[name].replace(schedule="cosine"),
-      **{knob: value},
-    )
+    named(METHODS[name].replace(schedule="cosine"), **{knob: value})
     for name, (knob, values) in KNOBS.items()
     for value in values
   ),

@@ -1,9 +1,7 @@
 """Pilot: learning rate and weight decay of AdamW, Lion and Muon.
 
-    python -m experiments run pilot_optimizers
-
-takes one H200 15 minutes; each is tried without ⊥Grad and behind it. It chooses
-settings, on seeds that no result is from: see PLAN.md.
+Takes 15 minutes on one H200; each is tried without ⊥Grad and behind it. It
+chooses settings, on seeds that no result is from: see PLAN.md.
 """
 
 import itertools

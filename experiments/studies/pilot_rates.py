@@ -1,9 +1,7 @@
 """Pilot: the learning rate of SGD and ⊥Grad with warm-up and cosine.
 
-    python -m experiments run pilot_rates
-
-takes one H200 3 minutes. It chooses settings, on seeds that no result is from:
-see PLAN.md.
+Takes 3 minutes on one H200. It chooses settings, on seeds that no result is
+from: see PLAN.md.
 """
 
 from experiments.config import SGD, Study, with_orthograd

@@ -1,9 +1,7 @@
 """⊥Grad renormalized beside not, 10 seeds, clean and corrupted.
 
-    python -m experiments run renormalization
-
-takes one H200 2:46; the renormalized ones are table1's, if it was run before.
-Expected: no difference beyond chance.
+Takes 2:46 on one H200; the renormalized ones are table1's, if it was run
+before. Expected: no difference beyond chance.
 """
 
 from experiments import datasets

@@ -1,19 +1,12 @@
 """Ensembles of networks that train on the same images.
 
-    python -m experiments run same_images
-
-takes one H200 8 minutes, after `no_temperature_tuning`. See PLAN.md.
+Takes 8 minutes on one H200, after `no_temperature_tuning`. See PLAN.md.
 """
 
 from experiments.config import Config, Study, ensemble
-from experiments.studies import no_temperature_tuning
-from experiments.tuning import chosen
+from experiments.studies.no_temperature_tuning import TUNING
 
-_sgd, _orthograd = chosen(
-  no_temperature_tuning.STUDY,
-  {name: no_temperature_tuning.GRIDS[name] for name in ("sgd", "orthograd")},
-  "scaled_loss",
-)
+_sgd, _orthograd = TUNING.chosen("scaled_loss", "sgd", "orthograd")
 
 STUDY = Study(
   name="same_images",

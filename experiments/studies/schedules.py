@@ -1,8 +1,6 @@
 """⊥Grad at a constant learning rate, and with a cosine schedule.
 
-    python -m experiments run schedules
-
-takes one H200 12 minutes. Its runs are the baseline of `where`, `masked`,
+Takes 12 minutes on one H200. Its runs are the baseline of `where`, `masked`,
 `strength`, `decay` and `methods`. See PLAN.md.
 """
 

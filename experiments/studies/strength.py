@@ -1,8 +1,6 @@
 """⊥Grad of less strength, ramped in and ramped out.
 
-    python -m experiments run strength
-
-takes one H200 11:39 after `schedules`, whose SGD and ⊥Grad it uses. See
+Takes 11:39 on one H200 after `schedules`, whose SGD and ⊥Grad it uses. See
 PLAN.md.
 """
 

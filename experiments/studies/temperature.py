@@ -1,8 +1,6 @@
 """Temperature scaling of table1's models: the best T, ECE and Brier score.
 
-    python -m experiments run temperature
-
-has nothing to do after table1. Expected: T 2.8 for SGD and 2.7 for ⊥Grad, and
+Has nothing to do after table1. Expected: T 2.8 for SGD and 2.7 for ⊥Grad, and
 an ECE of 0.01 for both after scaling.
 """
 

@@ -1,8 +1,6 @@
 """⊥Grad on parts of the network.
 
-    python -m experiments run where
-
-takes one H200 19 minutes after `schedules`, whose SGD and ⊥Grad on all
+Takes 19 minutes on one H200 after `schedules`, whose SGD and ⊥Grad on all
 parameters it uses. See PLAN.md.
 """
 

@@ -1,8 +1,6 @@
 """⊥Grad with WRN-28-10 and a cosine schedule.
 
-    python -m experiments run wide_cosine
-
-takes one H200 12 minutes. See PLAN.md.
+Takes 12 minutes on one H200. See PLAN.md.
 """
 
 from experiments.config import with_orthograd

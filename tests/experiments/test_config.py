@@ -99,7 +99,7 @@ def test_studies():
   for name, study in actual.items():
     again, text = config.describe(name)
     assert again is study and study.name == name
-    assert "python -m experiments" in text or "make" in text
+    assert len(text.splitlines()) > 2  # a title, and how long it takes
   with pytest.raises(ConfigError, match="no study 'tabel1'; there are.*table1"):
     config.load_study("tabel1")
 

@@ -97,7 +97,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rows(folder):
-  return grokking.run(folder, grokking.STUDY, SMALL, seeds=SEEDS)
+  return grokking.run(folder, SMALL, seeds=SEEDS)
 
 
 def test_training_against_numpy(rows):
@@ -146,11 +146,11 @@ def test_goes_on(folder, rows, monkeypatch):
     return train(recipe, runs, say)
 
   monkeypatch.setattr(grokking, "train", spy)
-  grokking.run(folder, grokking.STUDY, SMALL, seeds=SEEDS)
+  grokking.run(folder, SMALL, seeds=SEEDS)
   assert not trained and path.read_bytes() == whole
   # Torn within the rows of the last arm's last seed.
   path.write_bytes(whole[:-100])
-  again = grokking.run(folder, grokking.STUDY, SMALL, seeds=SEEDS)
+  again = grokking.run(folder, SMALL, seeds=SEEDS)
   assert trained == [[(grokking.ARMS[-1].key, 102)]]
   keys = [engine_rows.key(row) for row in again]
   assert len(set(keys)) == len(keys) == len(rows) == 4 * 3 * 2
@@ -207,7 +207,7 @@ def test_tests_of_rates():
     scipy.stats.wilcoxon(ours, steps[tuned]).pvalue,
     scipy.stats.wilcoxon(ours, steps[grokking.STABLEMAX]).pvalue,
   ]
-  actual = grokking.rate_tests(goal, 100)
+  actual = grokking.tests(goal, 100)
   np.testing.assert_allclose(list(actual.values()), expected, rtol=1e-12)
 
 
@@ -254,17 +254,12 @@ def test_steps_must_fit():
     grokking.Recipe(steps=12)
 
 
-def test_pilot_command(tmp_path, monkeypatch, capsys):
+def test_command(folder, rows, monkeypatch, capsys):
+  del rows  # which are in the folder
   monkeypatch.setattr(grokking, "Recipe", lambda **_: SMALL)
-  words = [
-    "grokking",
-    "--pilot",
-    "--seeds",
-    "900,901,902",
-    "--output",
-    str(tmp_path),
-  ]
+  words = ["grokking", "--seeds", "100,101,102", "--output", str(folder)]
   monkeypatch.setattr("sys.argv", ["experiments", *words])
   command.main()
   lines = capsys.readouterr().out.splitlines()
-  assert len(lines) == 7 and lines[-1].startswith("Chosen: weight decay ")
+  assert len(lines) == 4 + 2
+  assert "adamw: 0 of 3 seeds reach 99 %" in lines[0]

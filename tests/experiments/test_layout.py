@@ -14,7 +14,7 @@ MAY_IMPORT = {
   "shares": set(),
   "grokking": {"engine", "rows", "standalone", "tuning"},
   "language": {"engine", "rows", "standalone", "tuning"},
-  "standalone": {"engine", "rows"},
+  "standalone": {"engine", "rows", "tuning"},
   "tuning": {"config", "rows"},
   "datasets": set(),
   "config": {"datasets", "fields", "registry", "shares", "studies"},

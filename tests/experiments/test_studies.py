@@ -49,7 +49,7 @@ def test_tuning(name):
   study = config.load_study(f"{name}_tuning")
   grids: dict[str, Grid] = importlib.import_module(
     f"experiments.studies.{name}_tuning"
-  ).GRIDS
+  ).TUNING.grids
   (size,) = {len(grid.first()) for grid in grids.values()}
   assert size == (4 if name == "all_images" else 8)
   assert study.config.evaluate_on == "held_out" and not study.corruptions
@@ -220,7 +220,9 @@ def test_settings_come_from_kept_rows(name, reload_study):
   train(before)
   after = reload(f"{name}_tuning")
   more = 2 if name == "all_images" else 4
-  grids = importlib.import_module(f"experiments.studies.{name}_tuning").GRIDS
+  grids = importlib.import_module(
+    f"experiments.studies.{name}_tuning"
+  ).TUNING.grids
   assert len(after.methods) == len(before.methods) + more * len(grids)
   assert set(before.methods) < set(after.methods)
   waiting = reload(name)

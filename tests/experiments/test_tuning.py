@@ -104,39 +104,40 @@ def rows(monkeypatch):
   return kept
 
 
-def study():
-  return tuning.tuning_study("tuning", Config(), SMALL, "loss", more=1)
+def tuned():
+  return tuning.Tuning("tuning", Config(), SMALL, "loss", more=1)
 
 
 def test_study_with_chosen_settings(rows):
-  its = study()
-  assert its.method_names == ("sgd_1", "sgd_2", "orthograd_1", "orthograd_2")
-  untuned = tuning.chosen(its, SMALL, "loss")
+  its = tuned()
+  names = ("sgd_1", "sgd_2", "orthograd_1", "orthograd_2")
+  assert its.study.method_names == names
+  untuned = its.chosen("loss")
   assert [m.name for m in untuned] == ["sgd_untuned", "orthograd_untuned"]
   # The means decide: 2.0 is better for SGD without T, 1.0 after T.
   rows += [row("sgd_1", 0, 1.0, 0.5), row("sgd_1", 1, 3.0, 0.5)]
   rows += [row("sgd_2", 0, 1.9, 0.6), row("sgd_2", 1, 1.9, 0.6)]
   rows += [row("orthograd_1", s, 5.0, 5.0) for s in (0, 1)]
   rows += [row("orthograd_2", 0, 0.0, 0.0)]
-  assert tuning.chosen(its, SMALL, "loss") == untuned  # a seed is missing
+  assert its.chosen("loss") == untuned  # a seed is missing
   rows += [row("orthograd_2", 1, 0.0, dataset="diverged")]
   # ⊥Grad's best is now 1.0, on an edge: every method gets one more setting.
-  its = study()
-  assert its.method_names[2:] == (
+  its = tuned()
+  assert its.study.method_names[2:] == (
     "sgd_0.1",
     "orthograd_1",
     "orthograd_2",
     "orthograd_0.1",
   )
-  assert tuning.chosen(its, SMALL, "loss")[0].name == "sgd_untuned"
+  assert its.chosen("loss")[0].name == "sgd_untuned"
   rows += [row("sgd_0.1", s, 9.0, 9.0) for s in (0, 1)]
   rows += [row("orthograd_0.1", s, 4.0, 6.0) for s in (0, 1)]
-  its = study()
-  assert len(its.methods) == 6
+  its = tuned()
+  assert len(its.study.methods) == 6
   trial = row("sgd_2", 0, 0.0) | {"config_hash": "of a trial"}
   rows.append(trial | {"method": "orthograd_2"})
   criteria = ("loss", "scaled_loss")
-  both = [tuning.chosen(its, SMALL, criterion) for criterion in criteria]
+  both = [its.chosen(criterion) for criterion in criteria]
   methods = [method for each in both for method in each]
   rates = {method.name: method.learning_rate for method in methods}
   assert rates == {
@@ -146,8 +147,7 @@ def test_study_with_chosen_settings(rows):
     "orthograd_after_t": 1.0,
   }
   contests = [
-    tuning.contest("test", its, SMALL, criterion, arms=("arm",))
-    for criterion in criteria
+    its.contest("test", criterion, arms=("arm",)) for criterion in criteria
   ]
   assert [contest.methods for contest in contests] == both
   assert [contest.outcome for contest in contests] == ["loss", "crossed_loss"]
@@ -158,7 +158,7 @@ def test_study_with_chosen_settings(rows):
 
 
 def test_refuses_what_is_not_chosen(rows):
-  waits = Study(name="waits", methods=tuning.chosen(study(), SMALL, "loss"))
+  waits = Study(name="waits", methods=tuned().chosen("loss"))
   with pytest.raises(UserError, match="sgd_untuned.*`keep`"):
     tuning.check(waits)
   tuning.check(waits.override(["dataset=sample", "per_class=10"]))

@@ -4,13 +4,12 @@ import pytest
 from reading import Runs
 
 from experiments.report.compare import Comparisons
-from experiments.report.query import Source
 from experiments.rows import kept
 
 
 @pytest.fixture(scope="session")
 def ask():
-  return Comparisons(Source())
+  return Comparisons()
 
 
 @pytest.fixture(scope="session")

@@ -104,9 +104,7 @@ def test_the_table_of_the_answer(pages, runs, ask):
   """Every difference of the answer, by NumPy and from the rows."""
   lines = lines_of_the_answer(pages["README"])
   situations = LABELS["situations"]
-  complete = [
-    it for it in situations if ask.source.is_complete(situations[it][0])
-  ]
+  complete = [it for it in situations if ask.is_complete(situations[it][0])]
   assert list(lines) == complete
   for label in complete:
     name, *pair = situations[label]
@@ -304,7 +302,7 @@ def made(seeds=6):
 
 def page_of(its, study=schedules.STUDY):
   result = Results(its, study.config)
-  ask = Comparisons(Source({study.name: (study, result)}))
+  ask = Comparisons({study.name: (study, result)})
   return build.make_study(ask, study.name, ROOT / "docs" / "studies")
 
 
@@ -477,11 +475,11 @@ def asked(**its):
   for name, result in its.items():
     study = query.config.load_study(name)
     own[name] = study, Results(result, study.config)
-  source = Source(own)
-  kept_ones = source.is_complete
-  source.is_complete = lambda name: name in own or kept_ones(name)
-  source.is_planned = lambda name: name in query.planned()
-  return Comparisons(source)
+  ask = Comparisons(own)
+  kept_ones = ask.is_complete
+  ask.is_complete = lambda name: name in own or kept_ones(name)
+  ask.is_planned = lambda name: name in query.planned()
+  return ask
 
 
 OTHERS = (

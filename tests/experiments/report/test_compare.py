@@ -160,7 +160,7 @@ def test_sizes_of_data_are_one_family(ask):
       name,
       "cosine",
       "orthograd_cosine",
-      seeds=ask.source.results(name).seeds(["cosine", "orthograd_cosine"]),
+      seeds=ask.results(name).seeds(["cosine", "orthograd_cosine"]),
     )
     for name in names
   ]

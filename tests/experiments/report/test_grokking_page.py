@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 from statsmodels.stats.multitest import multipletests
 
-from experiments import grokking, report
+from experiments import grokking
 from experiments.report import grokking as page
 from experiments.report.render import TemplateError
 from experiments.rows import RowsError, kept
@@ -30,8 +30,7 @@ def made(goals, pilot=()):
     for seed, goal in zip(SEEDS, its, strict=False)
   ]
   runs += [
-    (grokking.PILOT, grokking.Arm(False, decay), 900, goal)
-    for decay, goal in pilot
+    (page.PILOT, grokking.Arm(False, decay), 900, goal) for decay, goal in pilot
   ]
   scores = lambda top1: {"top1": top1, "loss": 0.5 - top1 / 300, "ece": 0.1}
   return [
@@ -70,12 +69,15 @@ LATE = [30, 35, 25, 40, 30, 45, 30, 35, 30, 50]
 SOON = [10, 15, 10, 15, 20, 10, 15, 10, 25, 15]
 
 
-def test_page(tmp_path):
+def test_page(tmp_path, monkeypatch):
   ours, theirs = LATE, SOON
   rows = made(goals(ours, theirs), pilot=[(1.0, 40), (8.0, 15)])
-  text = report.write_grokking(tmp_path, rows, RECIPE)
-  assert text.startswith("**Weight decay does it, too:** without weight decay")
-  assert str(tmp_path / "grokking.md") in text
+  monkeypatch.setattr(kept, "load", lambda _: rows)
+  monkeypatch.setattr(page, "Recipe", lambda: RECIPE)
+  link = {"page": lambda name, plan_only: f"PLAN.md#11-{name}"}
+  made_page = page.make(page.kept_facts(), link)
+  made_page.write_markdown(tmp_path / "grokking.md")
+  assert "**Weight decay does it, too:** without" in made_page.markdown
   assert (tmp_path / "grokking.png").stat().st_size > 10_000
   actual = (tmp_path / "grokking.md").read_text("utf-8")
   fisher = scipy.stats.fisher_exact([[10, 0], [0, 10]]).pvalue
@@ -142,11 +144,6 @@ def test_too_few_seeds():
     page.facts(rows, grokking.Recipe())
 
 
-def test_no_page_without_rows(monkeypatch):
-  monkeypatch.setattr(kept, "load", lambda _: [])
-  assert not list(page.make_kept({}))
-
-
 def test_missing_number():
   rows = made(goals(SOON, LATE))
   rows[9]["metrics"]["loss"] = None  # diverged, at the end
@@ -155,8 +152,7 @@ def test_missing_number():
 
 
 def test_kept_rows():
-  rows = kept.load(grokking.STUDIES)
-  pilot = grokking.pilot_steps(rows, grokking.Recipe())
-  assert len(pilot) == 5 and grokking.choose(pilot) == grokking.TUNED
-  its = page.facts(rows, grokking.Recipe())
-  assert its["seeds"] == list(SEEDS)
+  its = page.kept_facts()
+  assert its["seeds"] == list(SEEDS) and len(its["pilot"]) == 5
+  steps = {decay: np.mean(each) for decay, each in its["pilot"].items()}
+  assert min(steps, key=steps.__getitem__) == grokking.TUNED

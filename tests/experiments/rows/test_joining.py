@@ -10,7 +10,7 @@ def test_shares_of_a_study(tmp_path):
   a, b, whole = (tmp_path / name for name in ("a.jsonl", "b.jsonl", "c.jsonl"))
   write(a, [row(3), row(1)])
   write(b, [row(2, commit="unknown"), row(0)])
-  assert join([a, b], whole) == 4
+  join([a, b], whole)
   actual = list(read(whole))
   assert [each["seed"] for each in actual] == [0, 1, 2, 3]
   assert actual[2]["commit"] == "unknown"
@@ -20,10 +20,7 @@ def test_shares_of_a_study(tmp_path):
 
 def test_files_that_can_not_be_joined(tmp_path):
   a, b, whole = (tmp_path / name for name in ("a.jsonl", "b.jsonl", "c.jsonl"))
-  write(a, [row(0, settings={"name": "sgd", "momentum": 0.9})])
-  write(b, [row(1, settings={"name": "sgd", "momentum": 0.5})])
-  with pytest.raises(RowsError, match="different settings of sgd: .*0.9.*0.5"):
-    join([a, b], whole)
+  write(a, [row(0)])
   write(b, [row(0, time="later")])
   message = "both have a row of sgd, seed 0, after epoch 1 on clean. Join"
   with pytest.raises(RowsError, match=message):

@@ -1,9 +1,9 @@
-"""Which rows are valid, and what old ones become."""
+"""Which rows are valid."""
 
 from measured import row
 import pytest
 
-from experiments.rows import FIELDS, key, schema
+from experiments.rows import FIELDS, schema
 
 
 def test_every_field_is_described():
@@ -45,33 +45,3 @@ def test_rows_of_another_form():
   assert schema.problem([]) == "it is []"
   wrong = schema.problem(row(optimizer="sgd"))
   assert wrong and wrong.startswith("it has 'optimizer', which is not one of")
-
-
-@pytest.mark.parametrize(
-  ("commit", "expected"),
-  [("abc", "abc"), ("abc+", "abc-dirty"), (None, "unknown")],
-)
-def test_former_names(commit, expected):
-  named = {"name": "sgd_0.1", "learning_rate": 0.1}
-  common = row()
-  del common["method"], common["commit"]
-  former = common | {
-    "optimizer": "sgd_0.1",
-    "training": named,
-    "method": "mixed",
-    "commit": commit,
-  }
-  assert schema.is_former(former)
-  converted = schema.convert(former)
-  assert converted == common | {
-    "method": "sgd_0.1",
-    "settings": named,
-    "convolutions": "mixed",
-    "commit": expected,
-  }
-  assert schema.problem(converted) is None
-  assert not schema.is_former(converted)
-  arm = {"orthograd": True, "weight_decay": 8.0}
-  del former["training"]
-  assert schema.convert(former | arm) == converted | {"settings": arm}
-  assert key(converted) == ("c", "sgd_0.1", 0, 1, "clean")

@@ -198,28 +198,6 @@ def test_damaged_gzipped_files(tmp_path):
       list(read(path))
 
 
-def test_files_of_the_former_format(tmp_path):
-  """They are read as they are, and rewritten when rows are added."""
-  path = tmp_path / "rows.jsonl"
-  names = {"method": "optimizer", "settings": "training"}
-  former = [
-    {names.get(name, name): value for name, value in each.items()}
-    for each in ROWS
-  ]
-  text = "".join(json.dumps(each) + "\n" for each in former)
-  path.write_text(text + '{"torn')
-  assert list(read(path)) == ROWS
-  assert path.read_text() == text + '{"torn'
-  Rows(path, write=False)
-  assert path.read_text() == text + '{"torn'
-  Rows(path).append([row(9)])
-  assert list(read(path)) == [*ROWS, row(9)]
-  assert path.read_text("utf-8").splitlines()[-1].endswith('"}')
-  path.write_text(text + json.dumps(former[0] | {"seed": "x"}) + "\n")
-  with pytest.raises(RowsError, match=f"Line {len(ROWS) + 1} .* its seed is"):
-    list(read(path))
-
-
 def test_rows_from_before_a_setting(tmp_path):
   """Have its default: a new field of Method leaves older rows valid."""
   path, study = tmp_path / "rows.jsonl", Study("tiny", methods=(SGD,))
