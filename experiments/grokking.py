@@ -86,6 +86,13 @@ class Arm(NamedTuple):
     name += f"_decay_{self.weight_decay:g}" if self.weight_decay else ""
     return f"{name}_stablemax" if self.stablemax else name
 
+  @property
+  def name(self) -> str:
+    """Returns the arm's name on pages."""
+    text = "⊥AdamW" if self.orthograd else "AdamW"
+    text += f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
+    return text + (", StableMax" if self.stablemax else "")
+
 
 ADAMW, ORTHOGRAD = Arm(False, 0.0), Arm(True, 0.0)
 STABLEMAX = Arm(False, 0.0, stablemax=True)
@@ -94,6 +101,7 @@ ARMS = ADAMW, ORTHOGRAD, Arm(False, TUNED), Arm(True, TUNED)
 RATES_STUDY, RATES_PILOT = "grokking_rates", "grokking_rates_pilot"
 RATES = 0.003, 0.01, 0.03
 RATES_SEEDS, RATES_PILOT_SEEDS = range(110, 120), range(903, 906)
+RATES_STEPS = 2000
 # Of AdamW and ⊥AdamW. The first and the last are a step beyond the grid.
 DECAYS = Grid({"weight_decay": (0.1, 0.3, 1.0, 3.0, 8.0, 24.0, 72.0)})
 
@@ -284,7 +292,9 @@ def run_and_describe(
   """
   lines, p_values = [], {}
   for rate in RATES if rates else (Recipe().learning_rate,):
-    recipe = Recipe(learning_rate=rate, steps=steps or (2000 if rates else 500))
+    recipe = Recipe(
+      learning_rate=rate, steps=steps or (RATES_STEPS if rates else 500)
+    )
     train_all, its_seeds = (run_rates, RATES_SEEDS) if rates else (run, SEEDS)
     rows = train_all(folder, recipe, seeds or its_seeds)
     arms = dict.fromkeys(Arm(**row["settings"]) for row in rows)
@@ -308,11 +318,11 @@ def tests(
   """Returns the p-values of the plan's tests, by each arm's steps to 99 %."""
   ours = goal[ORTHOGRAD]
   bare = list(goal[ADAMW].values())
-  p_values = {"⊥AdamW − AdamW, Fisher": fisher([*ours.values()], bare, steps)}
+  p_values = {"⊥AdamW − AdamW: Fisher": fisher([*ours.values()], bare, steps)}
   for arm, theirs in goal.items():
     if arm != ADAMW and not arm.orthograd:
       test = stats.wilcoxon([*ours.values()], [theirs[seed] for seed in ours])
-      p_values[f"⊥AdamW − {arm.key}, Wilcoxon"] = test.pvalue
+      p_values[f"⊥AdamW − {arm.name}: Wilcoxon"] = test.pvalue
   return p_values
 
 

@@ -103,6 +103,7 @@ def context(
     "studies": config.studies,
     "plan": plan,
     "grokking": grokking.kept_facts,
+    "grokking_rates": grokking.kept_rates,
     "is_complete": ask.is_complete,
     "time_of": lambda name: ask.provenance(name).get("time", ""),
   }
@@ -347,6 +348,9 @@ def make_all(
     if name == grokking.STUDY:
       if kept.load([grokking.STUDY]):
         yield name, grokking.make(grokking.kept_facts(), facts)
+    elif name == grokking.RATES_STUDY:
+      if kept.load([name]):
+        yield name, Page(markdown(f"{name}.md", facts), {})
     elif name in SCREENS:
       if name == SCREENS[0] and all(map(ask.is_complete, SCREENS)):
         runs = [ask.provenance(it) for it in SCREENS]

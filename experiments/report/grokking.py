@@ -1,12 +1,21 @@
-"""Makes the page of study 11, grokking: when AdamW and ⊥AdamW generalize."""
+"""Makes the pages of grokking, studies 11 and 20: who generalizes, and when."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from experiments import grokking
-from experiments.grokking import ADAMW, ARMS, ORTHOGRAD, STUDY, Arm, Recipe
+from experiments.grokking import (
+  ADAMW,
+  ARMS,
+  ORTHOGRAD,
+  RATES_STEPS,
+  RATES_STUDY,
+  STUDY,
+  Arm,
+  Recipe,
+)
 from experiments.report import figures
 from experiments.report.compare import LEVEL, clock_start
 from experiments.report.render import Page, markdown
@@ -21,6 +30,11 @@ Rows = Sequence[Mapping[str, Any]]
 def kept_facts() -> dict[str, Any]:
   """Returns the facts of the rows that are kept."""
   return facts(kept.load([STUDY, PILOT]), Recipe())
+
+
+def kept_rates() -> dict[str, Any]:
+  """Returns the facts of the kept rows at several learning rates."""
+  return rates_facts(kept.load([RATES_STUDY]), RATES_STEPS)
 
 
 def make(its: Mapping[str, Any], context: Mapping[str, Any]) -> Page:
@@ -59,7 +73,7 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
     "steps": steps,
     "arms": [
       {
-        "name": name(arm),
+        "name": arm.name,
         "reached": int(np.sum(goal[arm] <= recipe.steps)),
         "to_goal": [float(f(goal[arm])) for f in (np.median, np.min, np.max)],
         "train": values(arm, "train", "top1"),
@@ -68,7 +82,7 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
       for arm in ARMS
     ],
     "curves": {
-      name(arm): np.stack([values(arm, "metrics", "top1", s) for s in steps], 1)
+      arm.name: np.stack([values(arm, "metrics", "top1", s) for s in steps], 1)
       for arm in ARMS
     },
     **conclude(goal, recipe.steps),
@@ -78,6 +92,68 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
     "minutes": (end - start) / 60,
   }
   return its | {"verdict": markdown("grokking_verdict.md", its)}
+
+
+def rates_facts(rows: Rows, steps: int) -> dict[str, Any]:
+  """Returns the facts of the page about several learning rates."""
+  by_rate, p_values = {}, {}
+  for rate in grokking.RATES:
+    recipe = Recipe(learning_rate=rate, steps=steps)
+    its = [row for row in rows if row["config_hash"] == recipe.hash]
+    arms = dict.fromkeys(Arm(**row["settings"]) for row in its)
+    goal = {arm: grokking.steps_to_goal(its, arm, recipe) for arm in arms}
+    by_rate[rate] = {arm: _arm(its, arm, goal[arm], recipe) for arm in arms}
+    for question, p in grokking.tests(goal, steps).items():
+      p_values[rate, question] = p
+  holm = stats.holm(list(p_values.values())).tolist()
+  return {
+    "rates": by_rate,
+    "tests": [
+      (*test, p, adjusted)
+      for (test, p), adjusted in zip(p_values.items(), holm, strict=True)
+    ],
+    # Where all seeds generalize.
+    "bare": _where(by_rate, lambda arm: arm == ADAMW),
+    "orthograd": _where(by_rate, lambda arm: arm == ORTHOGRAD),
+    "tuned": _where(
+      by_rate, lambda arm: arm.weight_decay and not arm.orthograd
+    ),
+    "steps": steps,
+    "row": rows[-1],
+  }
+
+
+def _where(
+  by_rate: Mapping[float, Mapping[Arm, Any]], chosen: Callable[[Arm], Any]
+) -> list[float]:
+  """Returns the rates at which all seeds of the chosen arm reach 99 %."""
+  return [
+    rate
+    for rate, arms in by_rate.items()
+    for arm, its in arms.items()
+    if chosen(arm) and its["reached"] == its["seeds"]
+  ]
+
+
+def _arm(
+  rows: Rows, arm: Arm, goal: Mapping[int, int], recipe: Recipe
+) -> dict[str, Any]:
+  """Returns the steps to 99 % of an arm, and its accuracies at the end."""
+  steps = list(goal.values())
+  ended = [
+    row
+    for row in rows
+    if (row["method"], row["epoch"]) == (arm.key, recipe.steps)
+  ]
+  of_part = lambda part: np.array([row[part]["top1"] for row in ended])
+  return {
+    "name": arm.name,
+    "seeds": len(steps),
+    "reached": sum(step <= recipe.steps for step in steps),
+    "to_goal": [float(f(steps)) for f in (np.median, np.min, np.max)],
+    "train": of_part("train"),
+    "top1": of_part("metrics"),
+  }
 
 
 def pilot_steps(rows: Rows, recipe: Recipe) -> dict[float, list[int]]:
@@ -112,9 +188,3 @@ def conclude(goal: Mapping[Arm, np.ndarray], steps: int) -> dict[str, Any]:
     "adamw_faster": differs and excess > 0,
     "needed": more and differs and excess < 0,
   }
-
-
-def name(arm: Arm) -> str:
-  text = "⊥AdamW" if arm.orthograd else "AdamW"
-  decay = f", weight decay {arm.weight_decay:g}" if arm.weight_decay else ""
-  return text + decay

@@ -9,7 +9,7 @@ from statsmodels.stats.multitest import multipletests
 
 from experiments import grokking
 from experiments.report import grokking as page
-from experiments.report.render import TemplateError
+from experiments.report.render import TemplateError, markdown
 from experiments.rows import RowsError, kept
 
 RECIPE = grokking.Recipe(steps=50)
@@ -134,6 +134,44 @@ def test_p_against_scipy(ours, theirs, bare):
 def test_other_verdicts(bare, verdict):
   actual = page.facts(made(goals(SOON, LATE, bare)), RECIPE)
   assert actual["verdict"].startswith(verdict)
+
+
+def test_learning_rates(monkeypatch):
+  tuned, stable = grokking.Arm(False, 3.0), grokking.STABLEMAX
+  never, rows = [NEVER] * 10, []
+  steps = {0.003: (never, SOON), 0.01: (SOON, LATE), 0.03: (LATE, SOON)}
+  for rate, (ours, theirs) in steps.items():
+    its = {grokking.ADAMW: never, grokking.ORTHOGRAD: ours}
+    recipe = grokking.Recipe(learning_rate=rate, steps=RECIPE.steps)
+    its |= {tuned: theirs, stable: never}
+    rows += [row | {"config_hash": recipe.hash} for row in made(its)]
+  facts = page.rates_facts(rows, RECIPE.steps)
+  assert facts["bare"] == [] and facts["orthograd"] == [0.01, 0.03]
+  assert facts["tuned"] == [0.003, 0.01, 0.03]
+  assert facts["rates"][0.003][tuned]["to_goal"] == [15, min(SOON), max(SOON)]
+  expected = []
+  for ours, theirs in steps.values():
+    count = sum(its <= RECIPE.steps for its in ours)
+    expected.append(scipy.stats.fisher_exact([[count, 0], [10 - count, 10]])[1])
+    expected.append(scipy.stats.wilcoxon(ours, theirs)[1])
+    same = ours == never
+    expected.append(1.0 if same else scipy.stats.wilcoxon(ours, never)[1])
+  p, holm = np.transpose([its[2:] for its in facts["tests"]])
+  np.testing.assert_allclose(p, expected, rtol=1e-12)
+  np.testing.assert_allclose(holm, adjust(expected), rtol=1e-12)
+  context = {
+    "grokking_rates": lambda: facts,
+    "page": lambda name, plan_only=False: f"{name}.md",
+  }
+  text = markdown("grokking_rates.md", context)
+  assert (
+    "**Not at every learning rate:** without weight decay, all seeds" in text
+  )
+  assert (
+    "with ⊥AdamW at learning rates 0.01 and 0.03, and with AdamW at no" in text
+  )
+  assert "| 0.003 | ⊥AdamW | 0 of 10 | never |" in text
+  assert "| 0.03 | ⊥AdamW − AdamW, weight decay 3: Wilcoxon |" in text
 
 
 def test_too_few_seeds():
