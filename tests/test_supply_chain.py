@@ -73,8 +73,8 @@ OPTIONAL = {"libtpu", "sphinx", "torch", "torchvision"}
     # for a metric of NNX.
     ("orthograd_optax", ["plots", "dev", "examples"]),
     ("examples", ["examples"]),
-    ("experiments", ["plots", "experiments"]),
-    ("tests", ["plots", "experiments", "reference", "dev"]),
+    ("experiments", ["plots", "experiments", "cluster"]),
+    ("tests", ["plots", "experiments", "cluster", "reference", "dev"]),
   ],
 )
 def test_what_is_imported_is_declared(folder, extras):

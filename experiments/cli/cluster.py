@@ -1,72 +1,156 @@
-"""Runs the commands of a study's shares, on SLURM or as local processes."""
+"""Trains the shares of a study as jobs, on SLURM or as local processes."""
 
-from collections.abc import Iterable, Sequence
-import os
+from collections.abc import Callable, Sequence
 import pathlib
-import shlex
+import re
 import subprocess
+import time
+
+import submitit
+from submitit.helpers import Checkpointable, CommandFunction
 
 from experiments.files import UserError
 
-# SLURM sends USR2 before a job runs out of time, or before it is preempted. The
-# job then goes back into the queue, and its share resumes.
-SCRIPT = """#!/bin/bash
-trap 'scontrol requeue $SLURM_JOB_ID; wait' USR2
-case $SLURM_ARRAY_TASK_ID in
-{cases}
-esac
-wait $!
-"""
-OPTIONS = ("--wait", "--requeue", "--signal=B:USR2@90", "--open-mode=append")
+# Submissions of a share, if its jobs end without a result.
+ATTEMPTS = 5
 
 
-def run_locally(
-  commands: Iterable[Sequence[str]], logs: pathlib.Path, gpus: int
-) -> None:
-  """Runs commands as processes, with GPUs of their own, until all have ended.
+class Share(CommandFunction, Checkpointable):
+  """A command. SLURM runs it again if it is preempted or out of time."""
 
-  The output of the first one is 1.log, and so on.
+
+def make_executor(
+  cluster: str,
+  logs: pathlib.Path,
+  name: str,
+  minutes: int,
+  gpus: int,
+  partition: str | None,
+  more: dict[str, str],
+) -> submitit.AutoExecutor:
+  """Returns what submits jobs.
+
+  Args:
+    cluster: "slurm" or "local".
+    logs: folder for scripts and output, which all machines must share.
+    name: name of the jobs.
+    minutes: time limit of a job.
+    gpus: GPUs of a job.
+    partition: SLURM's partition, or None for its default.
+    more: further options of sbatch.
   """
-  running = []
-  for i, words in enumerate(commands):
-    mine = ",".join(map(str, range(i * gpus, (i + 1) * gpus)))
-    visible = {"CUDA_VISIBLE_DEVICES": mine} if gpus else {}
-    path = logs / f"{i + 1}.log"
-    path.unlink(missing_ok=True)  # a process of before may still write to it
-    with path.open("ab") as log:
-      process = subprocess.Popen(
-        words, stdout=log, stderr=log, env=os.environ | visible
-      )
-    running.append((process, path))
-  for process, path in running:
-    if process.wait() < 0:
-      with path.open("a") as log:
-        log.write(f"The process was killed by signal {-process.returncode}.\n")
-
-
-def run_on_slurm(
-  commands: Sequence[Sequence[str]], logs: pathlib.Path, options: Iterable[str]
-) -> None:
-  """Runs commands as an array of jobs, until all of them have ended.
-
-  All machines must share the folder of logs. Options are sbatch's.
-  """
-  array = [f"--array=1-{len(commands)}", f"--output={logs.resolve()}/%a.log"]
-  cases = [f"{i}) {shlex.join(it)} & ;;" for i, it in enumerate(commands, 1)]
   try:
-    subprocess.run(
-      ["sbatch", *OPTIONS, *array, *options],
-      input=SCRIPT.format(cases="\n".join(cases)),
-      text=True,
+    executor = submitit.AutoExecutor(
+      logs, cluster=cluster, slurm_max_num_timeout=ATTEMPTS
     )
-  except FileNotFoundError as error:
+  except RuntimeError as error:
     raise UserError(
-      f"Expected SLURM on this machine, but there is none: {error}. Use a "
-      "login node, or --cluster local."
+      f"Expected SLURM on this machine, but there is none: {error} Use a login "
+      "node, or --cluster local."
     ) from error
+  executor.update_parameters(
+    name=name,
+    timeout_min=minutes,
+    gpus_per_node=gpus,
+    slurm_partition=partition,
+    slurm_additional_parameters={"requeue": True} | more,
+  )
+  return executor
 
 
-def last_line(log: pathlib.Path) -> str:
-  """Returns the last line of a log, which says how its command ended."""
-  text = log.read_text("utf-8", "replace") if log.exists() else "it is missing"
-  return text.strip().rpartition("\n")[2]
+def train(
+  executor: submitit.AutoExecutor,
+  commands: Sequence[list[str]],
+  say: Callable[[str], object],
+  every: float = 5.0,
+) -> None:
+  """Submits commands, waits for them, and submits again what got lost.
+
+  Args:
+    executor: what :func:`make_executor` returns.
+    commands: one for each share.
+    say: prints progress.
+    every: seconds between two looks at the jobs.
+
+  Raises:
+    UserError: if a command fails, or if its jobs get lost `ATTEMPTS` times.
+  """
+  with executor.batch():
+    jobs = [_submit(executor, i, words) for i, words in enumerate(commands)]
+  attempts, last = [1] * len(jobs), ""
+  waiting, gone = set(range(len(jobs))), set()
+  problems: dict[int, str] = {}
+  while waiting:
+    running, pending = _alive(executor.cluster, jobs)
+    for i in sorted(waiting):
+      # A job that is requeued may have left an error: SLURM can end the command
+      # that asks for it. So the result counts only when the job has left.
+      if jobs[i].job_id in running | pending:
+        gone.discard(i)
+      elif jobs[i].paths.result_pickle.exists():
+        waiting.remove(i)
+        if (error := jobs[i].exception()) is not None:
+          problems[i] = str(error)
+      elif i not in gone:
+        gone.add(i)  # Its result may still be on its way.
+      elif attempts[i] < ATTEMPTS:
+        gone.remove(i)
+        attempts[i] += 1
+        say(f"job {jobs[i].job_id} of share {i + 1} got lost: submits it again")
+        jobs[i] = _submit(executor, i, commands[i])
+      else:
+        waiting.remove(i)
+        problems[i] = f"its jobs got lost {ATTEMPTS} times"
+    now = {jobs[i].job_id for i in waiting}
+    line = (
+      f"{len(jobs) - len(waiting)} of {len(jobs)} shares have ended, "
+      f"{len(now & running)} run, {len(now & pending)} wait"
+    )
+    if line != last:
+      say(line)
+    last = line
+    time.sleep(every if waiting else 0)
+  if problems:
+    lines = [
+      f"share {i + 1} (log: {jobs[i].paths.stderr}): {_last_line(problem)}"
+      for i, problem in problems.items()
+    ]
+    raise UserError(
+      f"{len(problems)} of {len(jobs)} shares failed. The same command trains "
+      "what they lack.\n  " + "\n  ".join(lines)
+    )
+
+
+def _submit(executor, number: int, words: list[str]) -> submitit.Job[str]:
+  gpus = executor.parameters.get("gpus_per_node", 0)
+  if executor.cluster == "local" and gpus:
+    mine = ",".join(map(str, range(number * gpus, (number + 1) * gpus)))
+    words = ["env", f"CUDA_VISIBLE_DEVICES={mine}", *words]
+  return executor.submit(Share(words))
+
+
+def _alive(
+  cluster: str, jobs: Sequence[submitit.Job[str]]
+) -> tuple[set[str], set[str]]:
+  """Returns the jobs that run, and those that wait.
+
+  `sacct`, which submitit asks, needs a data base that not every cluster has.
+  """
+  ids = {job.job_id for job in jobs}
+  if cluster == "local":
+    return {job.job_id for job in jobs if job.state == "RUNNING"}, set()
+  command = ["squeue", "--me", "--noheader", "--array", "--format=%i %T"]
+  listed = subprocess.run(command, capture_output=True, text=True)
+  if listed.returncode:  # SLURM doesn't answer: look again later.
+    return set(), ids
+  states = dict(line.split()[:2] for line in listed.stdout.splitlines())
+  running = {job for job, state in states.items() if state == "RUNNING"}
+  return running & ids, states.keys() & ids - running
+
+
+def _last_line(text: str) -> str:
+  """Returns the command's own error, or how it ended, or its last line."""
+  for pattern in (r"(?<!\w)Error: .*", r"died with .*", r"\S.*(?=[\s-]*\Z)"):
+    if match := re.search(pattern, text):
+      return match[0]
+  return text

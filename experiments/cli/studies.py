@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import shlex
+import signal
 import sys
 from typing import Any
 
@@ -132,14 +133,15 @@ CLUSTER_OPTIONS = (
   ),
   argument(
     "--minutes N",
-    "for --cluster slurm: time limit of a job (1440); longer ones resume",
+    "for --cluster: time limit of a job (1440); longer ones resume",
     type=positive,
     default=1440,
   ),
+  argument("--partition NAME", "for --cluster slurm: its partition"),
   argument(
-    "--sbatch OPTION",
-    "for --cluster slurm: option of sbatch, such as mem=16G or partition=gpu; "
-    "repeat it for several",
+    "--sbatch KEY=VALUE",
+    "for --cluster slurm: option of sbatch, such as mem=16G; repeat it for "
+    "several",
     action="append",
   ),
 )
@@ -171,6 +173,10 @@ def run(args: argparse.Namespace) -> None:
 
   if args.cluster or args.jobs:
     return _run_jobs(args)
+  if args.share:
+    # SLURM sends it to all processes of a job that it preempts. The job's first
+    # process answers.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
   _prepare_devices(args)
   study, folder = _study(args)
   tuning.check(study)
@@ -419,9 +425,7 @@ def _changes(study: Any, args: argparse.Namespace) -> str:
 
 def _run_jobs(args: argparse.Namespace) -> None:
   """Trains the study's shares as jobs, and merges them."""
-  from experiments import tuning
-  from experiments.cli import cluster
-  from experiments.rows import Missing, Rows
+  from experiments import engine, tuning
 
   if not (args.cluster and args.jobs):
     raise UserError(
@@ -429,6 +433,15 @@ def _run_jobs(args: argparse.Namespace) -> None:
     )
   if args.share or args.kept or args.distributed:
     raise UserError("--cluster excludes --share, --kept and --distributed.")
+  try:
+    from experiments.cli import cluster
+  except ImportError as error:
+    raise UserError(
+      f"--cluster needs submitit ({error}): pip install -e '.[cluster]'."
+    ) from error
+  settings = dict(text.partition("=")[::2] for text in args.sbatch or ())
+  if not all(settings.values()):
+    raise UserError(f"Expected --sbatch KEY=VALUE, got {args.sbatch}.")
   study, folder = _study(args)
   tuning.check(study)
   if (folder / "rows.jsonl").exists() and not (folder / "shares").exists():
@@ -445,30 +458,22 @@ def _run_jobs(args: argparse.Namespace) -> None:
     for i, path in enumerate(folders, 1)
   ]
   logs = folder / "shares" / "logs"
-  logs.mkdir(parents=True, exist_ok=True)
+  executor = cluster.make_executor(
+    args.cluster,
+    logs,
+    study.name,
+    args.minutes,
+    args.gpus,
+    args.partition,
+    settings,
+  )
   print(
-    f"Starts {args.jobs} jobs ({args.cluster}), each with {args.gpus} GPUs. "
-    f"Logs: {logs}. The first job:\n  {shlex.join(words[0])}",
+    f"Submits {args.jobs} jobs to {args.cluster}, each with {args.gpus} GPUs "
+    f"and at most {args.minutes} minutes. Logs: {logs}. The first job:\n  "
+    f"{shlex.join(words[0])}",
     flush=True,
   )
-  if args.cluster == "local":
-    cluster.run_locally(words, logs, args.gpus)
-  else:
-    options = [f"--job-name={study.name}", f"--time={args.minutes}"]
-    options += [f"--gpus-per-node={args.gpus}"] if args.gpus else []
-    options += [f"--{option}" for option in args.sbatch or ()]
-    cluster.run_on_slurm(words, logs, options)
-  failed = []
-  for i, (its, path) in enumerate(zip(shares, folders, strict=True), 1):
-    keys = Rows(path / "rows.jsonl", write=False).keys
-    if any(map(Missing(its, keys), its.runs)):
-      log = logs / f"{i}.log"
-      failed.append(f"share {i} (log: {log}): {cluster.last_line(log)}")
-  if failed:
-    raise UserError(
-      f"{len(failed)} of {args.jobs} shares failed. The same command trains "
-      "what they lack.\n  " + "\n  ".join(failed)
-    )
+  cluster.train(executor, words, engine.Progress())
   _merge(folders, folder)
 
 

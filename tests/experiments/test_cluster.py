@@ -1,74 +1,131 @@
-"""Shares run as jobs, of a SLURM that is made up or as local processes."""
+"""Jobs are followed until each has ended, and submitted again if lost."""
 
+import contextlib
 import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import pytest
 
-from experiments import __main__ as command_line
 from experiments import rows
 from experiments.cli import cluster
 from experiments.files import UserError
 
 ROOT = pathlib.Path(__file__).parents[2]
-SBATCH = """#!/bin/sh
-echo "$@" > {folder}/options
-cat > {folder}/script
-for i in 1 2; do
-  SLURM_ARRAY_TASK_ID=$i bash {folder}/script > {folder}/$i.log 2>&1
-done
-"""
 
 
-def test_jobs_of_slurm(tmp_path, monkeypatch):
-  sbatch = tmp_path / "sbatch"
-  sbatch.write_text(SBATCH.format(folder=tmp_path))
-  sbatch.chmod(0o755)
-  monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-  commands = [["echo", "a file"], ["sh", "-c", "echo $0 >&2; exit 1", "b"]]
-  cluster.run_on_slurm(commands, tmp_path, ["--mem=16G"])
-  options = (tmp_path / "options").read_text()
-  assert "--array=1-2" in options and options.endswith(" --mem=16G\n")
-  assert f"--output={tmp_path}/%a.log" in options and "--requeue" in options
-  lines = [cluster.last_line(tmp_path / f"{i}.log") for i in (1, 2, 3)]
-  assert lines == ["a file", "b", "it is missing"]
+class Job:
+  """Runs twice; then it has a result, an error, or is gone."""
+
+  def __init__(self, number, end, folder):
+    self.job_id, self.end, self.looks = str(number), end, 0
+    paths = {"result_pickle": folder / f"{number}.pkl", "stderr": "a.log"}
+    self.paths = types.SimpleNamespace(**paths)
+
+  @property
+  def state(self):
+    self.looks += 1
+    if self.looks < 3:
+      return "RUNNING"
+    if self.end != "gone":
+      self.paths.result_pickle.touch()
+    return "FINISHED"
+
+  def exception(self):
+    text = "Traceback\nError: no such study\n-----"
+    return RuntimeError(text) if self.end == "error" else None
 
 
-def test_without_slurm(tmp_path, monkeypatch):
-  monkeypatch.setenv("PATH", str(tmp_path))
-  with pytest.raises(UserError, match="Use a login node, or --cluster local"):
-    cluster.run_on_slurm([["true"]], tmp_path, [])
+class Executor:
+  cluster, parameters, batch = "local", {}, contextlib.nullcontext
+
+  def __init__(self, ends, folder):
+    self.ends, self.folder, self.commands = list(ends), folder, []
+
+  def submit(self, share):
+    self.commands.append(share.command)
+    return Job(len(self.commands), self.ends.pop(0), self.folder)
+
+
+def test_jobs(tmp_path):
+  """Two shares. The second is lost once."""
+  executor, said = Executor(["done", "gone", "done"], tmp_path), []
+  cluster.train(executor, [["a"], ["b"]], said.append, every=0)
+  assert executor.commands == [["a"], ["b"], ["b"]]
+  assert said[0] == "0 of 2 shares have ended, 2 run, 0 wait"
+  assert "job 2 of share 2 got lost: submits it again" in said
+  assert said[-1] == "2 of 2 shares have ended, 0 run, 0 wait"
+
+
+def test_a_job_that_is_requeued(tmp_path):
+  """Its error, of the command that requeues it, is not the end."""
+  (tmp_path / "1.pkl").touch()
+  said = []
+  cluster.train(Executor(["done"], tmp_path), [["a"]], said.append, every=0)
+  assert said == [
+    "0 of 1 shares have ended, 1 run, 0 wait",
+    "1 of 1 shares have ended, 0 run, 0 wait",
+  ]
 
 
 def test_gpus_of_local_jobs(tmp_path):
   """Each job has its own."""
-  words = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
-  cluster.run_locally([words, words], tmp_path, gpus=2)
-  lines = [cluster.last_line(tmp_path / f"{i}.log") for i in (1, 2)]
-  assert lines == ["0,1", "2,3"]
+  executor = Executor(["done", "done"], tmp_path)
+  executor.parameters = {"gpus_per_node": 2}
+  cluster.train(executor, [["a"], ["b"]], print, every=0)
+  assert executor.commands == [
+    ["env", "CUDA_VISIBLE_DEVICES=0,1", "a"],
+    ["env", "CUDA_VISIBLE_DEVICES=2,3", "b"],
+  ]
 
 
-def test_a_local_job_that_is_killed(tmp_path):
-  (tmp_path / "1.log").write_text("of an earlier command\n")
-  words = ["sh", "-c", "echo begins; kill -9 $$"]
-  cluster.run_locally([words], tmp_path, gpus=0)
-  said = (tmp_path / "1.log").read_text()
-  assert said == "begins\nThe process was killed by signal 9.\n"
+def test_jobs_that_fail(tmp_path):
+  executor = Executor(["error", "done"], tmp_path)
+  message = r"1 of 2 .*\n  share 1 \(log: a.log\): Error: no such study$"
+  with pytest.raises(UserError, match=message):
+    cluster.train(executor, [["a"], ["b"]], print, every=0)
+  executor = Executor(["gone"] * 5, tmp_path / "again")
+  with pytest.raises(UserError, match="its jobs got lost 5 times"):
+    cluster.train(executor, [["a"]], print, every=0)
 
 
-def test_shares_that_fail(tmp_path, monkeypatch):
-  words = ["", "run", "quick", "--cluster", "local", "--jobs", "2"]
-  monkeypatch.setattr(sys, "argv", [*words, "--output", str(tmp_path)])
+@pytest.mark.parametrize(
+  ("text", "reason"),
+  [
+    (
+      "x.CalledProcessError: 1\ny.FailedError: a\nError: busy\n\n",
+      "Error: busy",
+    ),
+    (
+      "CalledProcessError: a died with <SIGKILL>.\nb: c\n",
+      "died with <SIGKILL>.",
+    ),
+    ("Traceback\nlost connection\n-----\n", "lost connection"),
+    ("", ""),
+  ],
+)
+def test_the_reason_of_a_failure(text, reason):
+  assert cluster._last_line(text) == reason
 
-  def run(commands, logs, gpus):
-    (logs / "1.log").write_text("Traceback\nError: no such device\n\n")
 
-  monkeypatch.setattr(cluster, "run_locally", run)
-  message = r"2 of 2 .*\n  share 1 \(log: .*/1.log\): Error: no such device\n"
-  with pytest.raises(SystemExit, match=message):
-    command_line.main()
+@pytest.mark.parametrize(
+  ("listed", "running", "pending"),
+  [
+    ("1_0 RUNNING\n1_1 PENDING\n7 RUNNING\n", {"1_0"}, {"1_1"}),
+    ("", set(), set()),
+    (None, set(), {"1_0", "1_1"}),  # SLURM doesn't answer
+  ],
+)
+def test_states(monkeypatch, listed, running, pending):
+  def run(command, **options):
+    code = 1 if listed is None else 0
+    return subprocess.CompletedProcess(command, code, listed or "")
+
+  monkeypatch.setattr(cluster.subprocess, "run", run)
+  jobs = [Job(f"1_{i}", "done", pathlib.Path()) for i in range(2)]
+  assert cluster._alive("slurm", jobs) == (running, pending)
 
 
 @pytest.mark.slow
@@ -86,7 +143,7 @@ def test_local_processes(tmp_path):
     text=True,
   )
   assert done.returncode == 0, done.stdout + done.stderr
-  assert "Starts 2 jobs (local)" in done.stdout
+  assert "Submits 2 jobs to local" in done.stdout
   assert "4 of 4 runs are complete" in done.stdout
   seeds = [row["seed"] for row in rows.read(tmp_path / "rows.jsonl")]
   assert sorted(seeds) == [0] * 4 + [1] * 4

@@ -108,7 +108,7 @@ def kill(pid: int) -> None:
 
 
 def shares(folder: pathlib.Path) -> Iterator[Case]:
-  """Kills what trains a share: its process, the leader, or both.
+  """Kills what trains a share: its process, its job, the leader, or both.
 
   The same command must then end in the bits of a study without shares.
   """
@@ -128,10 +128,12 @@ def shares(folder: pathlib.Path) -> Iterator[Case]:
     _wait(share(path), epoch, process)
     return process
 
-  def kill_share(path: pathlib.Path) -> None:
-    """Kills the process of the first share."""
-    (process,) = listed("-m experiments", f"{share(path)}")
-    kill(process)
+  def kill_share(path: pathlib.Path, job: bool = False) -> None:
+    """Kills the process of the first share; and its job, two processes."""
+    ((process, parent),) = listed("-m experiments", f"{share(path)}").items()
+    parents = listed(f"{path}/shares/logs")
+    for pid in (parents[parent], parent, process) if job else (process,):
+      kill(pid)
 
   def rest(path: pathlib.Path) -> None:
     """Waits for the processes that a leader left behind."""
@@ -158,9 +160,12 @@ def shares(folder: pathlib.Path) -> Iterator[Case]:
     kill_share(path)
     output = _end(leader, 600)
     assert leader.returncode and "1 of 2 shares failed" in output, output
-    assert "killed by signal 9" in output and "Traceback" not in output, output
-    status, output, _ = studies.finish(path, settings, options)
-    assert not status, output
+    assert "Traceback" not in output, output
+    # With its job, as if a machine died: it is submitted again.
+    leader = start(path, trained(share(path)) + 1)
+    kill_share(path, job=True)
+    output = _end(leader, 600)
+    assert "got lost: submits it again" in output, output
     complete(path, output)
 
   def leader_alone() -> None:
@@ -265,7 +270,7 @@ def run(folder: pathlib.Path, whole: pathlib.Path) -> list[Figures]:
   """Runs all cases, with the folder of a complete study."""
   kinds = {
     "two processes that train together, one of them killed": distributed,
-    "killed leaders and shares of a cluster": shares,
+    "killed leaders, shares and jobs of a cluster": shares,
     "merging while shares are written": lambda path: merges(path, whole),
   }
   paths = [folder / f"{number}" for number in range(len(kinds))]
