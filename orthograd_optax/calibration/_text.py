@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 
 def report_table(report: Results) -> str:
   """Returns the answer, the metrics, one per line, and what to do next."""
-  rows = [("", "value", f"{100 * report.level:g} % interval")]
+  rows = [("all examples", "value", f"{100 * report.level:g} % interval")]
   rows += [(_table.label(k), *cells(k, v)) for k, v in report.metrics.items()]
   action, code = recommendation(report)
   return "\n".join(
