@@ -114,7 +114,7 @@ def check_pair(logits: Any, labels: Any, where: Any = None, needs_labels=True):
     first = np.unravel_index(np.argmin(in_range), labels.shape)
     advice = "For padding, pass where."
     if labels.min() == 1 and labels.max() == classes:
-      advice = "If classes count from 1, pass labels - 1."
+      advice = "If classes are numbered from 1, pass labels - 1."
     elif classes == 2 and set(np.unique(labels)) == {-1, 1}:
       advice = "If −1 is the first class, pass labels > 0."
     raise ValueError(

@@ -642,6 +642,7 @@ def test_words_follow_from_numbers(gap, p, words):
     ({"fit": np.zeros(EXAMPLES, bool)}, "fit must leave.* has 0 of 400"),
     ({"level": 95}, "level must be .* is 95"),
     ({"resamples": 0}, "resamples must be .* is 0"),
+    ({"resamples": 19}, "resamples must be at least 20.* no p-value would"),
     ({"num_bins": 0}, "num_bins must be .* 0"),
   ],
 )
