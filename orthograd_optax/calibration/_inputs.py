@@ -112,15 +112,14 @@ def check_pair(logits: Any, labels: Any, where: Any = None, needs_labels=True):
     labels = jnp.where(in_range, labels, -1)
   elif not np.all(in_range):
     first = np.unravel_index(np.argmin(in_range), labels.shape)
-    advice = "For padding, pass where."
+    advice = "Give the index of its class. For padding, pass where."
     if labels.min() == 1 and labels.max() == classes:
       advice = "If classes are numbered from 1, pass labels - 1."
     elif classes == 2 and set(np.unique(labels)) == {-1, 1}:
       advice = "If −1 is the first class, pass labels > 0."
     raise ValueError(
-      f"With {classes} classes, labels must be from 0 to {classes - 1}, the "
-      f"indices of columns, but labels[{', '.join(map(str, first))}] is "
-      f"{labels[first]}. {advice}"
+      f"With {classes} classes, labels must be from 0 to {classes - 1}, but "
+      f"labels[{', '.join(map(str, first))}] is {labels[first]}. {advice}"
     )
   return logits, jnp.asarray(labels).astype(jnp.int32), where
 

@@ -638,7 +638,7 @@ def test_tallies_that_do_not_fit():
     calibration.tally(logits, labels, where=np.ones(3, bool))
   every = np.ones(len(labels), bool)
   calibration.tally(logits, list(labels), where=every)
-  with pytest.raises(ValueError, match=f"is {2**32 + labels[0]}. For"):
+  with pytest.raises(ValueError, match=f"is {2**32 + labels[0]}. Give"):
     calibration.tally(logits, np.asarray(labels) + 2**32, where=every)
   with pytest.raises(TypeError, match="labels must be integers, but are bool"):
     calibration.tally(logits, every, where=every)

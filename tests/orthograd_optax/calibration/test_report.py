@@ -624,7 +624,7 @@ def test_words_follow_from_numbers(gap, p, words):
     ({"row": (7, np.nan)}, r"logits\[7\] has no .* a NaN.*leave it out"),
     ({"row": (9, np.inf)}, r"logits\[9\] has no softmax: it has ∞"),
     ({"row": (9, -np.inf)}, r"logits\[9\] has no softmax: it has only −∞"),
-    ({"label": (5, 3)}, r"3 classes.*0 to 2, .* but labels\[5\] is 3"),
+    ({"label": (5, 3)}, r"3 classes.*0 to 2, but labels\[5\] is 3"),
     ({"label": (5, -1)}, r"labels\[5\] is -1"),
     ({"cut": 3}, r"labels must have .* but has \(3,\)"),
     ({"groups": np.zeros(3)}, r"groups has shape \(3,\)"),
