@@ -79,7 +79,6 @@ def _parser() -> argparse.ArgumentParser:
   )
   add = report.add_argument
   add("predictions", help="a .npz, .csv, .parquet or .npy file")
-  add("labels", nargs="?", help="labels as .npy, if the predictions are .npy")
   add("--name", help="name of the model on the page")
   compare = commands.add_parser(
     "compare",
@@ -91,10 +90,10 @@ def _parser() -> argparse.ArgumentParser:
   add = compare.add_argument
   add("old", help="predictions of the old model")
   add("new", help="predictions of the new model")
-  add("--labels", help="labels as .npy, if the predictions are .npy")
   add("--names", nargs=2, metavar=("OLD", "NEW"), help="names of the models")
   for command, page in ((report, "PREDICTIONS"), (compare, "OLD_or_NEW")):
     add = command.add_argument
+    add("--labels", help="labels as .npy, if the predictions are .npy")
     add(
       "--output",
       metavar="PAGE.html",

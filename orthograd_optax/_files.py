@@ -30,7 +30,7 @@ _NAMES = {
   "groups": ("groups", "group"),
   "seeds": ("seeds", "seed"),
   "split": ("split",),
-  "classes": ("classes",),
+  "classes": ("classes", "class_names"),
 }
 _KINDS = ("logits", "probabilities")
 _PREFIX = re.compile(r"(?:(logits?)|prob(?:abilit(?:y|ies)|s)?|p)[_ ]", re.I)
@@ -38,6 +38,8 @@ _PREFIX = re.compile(r"(?:(logits?)|prob(?:abilit(?:y|ies)|s)?|p)[_ ]", re.I)
 _INDEX = re.compile(
   r"|id|idx|index|level_\d+|__index_level_\d+__|unnamed: ?\d+", re.I
 )
+# How missing entries of pandas print.
+_MISSING = ("nan", "None", "<NA>", "NaT")
 # What damaged and hostile files raise.
 _DAMAGE = (ValueError, EOFError, OSError, RuntimeError, NotImplementedError)
 _DAMAGE += (zipfile.BadZipFile, zlib.error, MemoryError, SyntaxError, TypeError)
@@ -64,15 +66,14 @@ def read(path: str | os.PathLike, labels: str | os.PathLike | None = None):
   if suffix == ".npy":
     if labels is None:
       raise ValueError(
-        f"{path} has predictions, but no labels. Give a second file: "
-        f"{path.name} labels.npy."
+        f"{path} has predictions, but no labels. Add --labels labels.npy."
       )
     columns = {"predictions": _npy(path), "labels": _npy(pathlib.Path(labels))}
   elif suffix in readers:
     if labels is not None:
       raise ValueError(
-        f"{path} has its own labels, so {labels} is not needed. Leave it out, "
-        "or give two .npy files."
+        f"{path} has its own labels, so {labels} is not needed. Leave out "
+        "--labels."
       )
     columns = readers[suffix](path)
   else:
@@ -144,6 +145,8 @@ def _npz(path: pathlib.Path) -> dict[str, Any]:
   known = {*_KINDS, *itertools.chain(*_NAMES.values())}
   keys, columns = read_npz(path, known, _SAVE)
   kinds = [name for name in _KINDS if name in columns]
+  if len(kinds) == 2:
+    raise ValueError(f"{path} must have logits or probabilities, not both.")
   if len(kinds) != 1 or "labels" not in _known(columns):
     raise ValueError(
       f"{path} must have the key labels, and either logits or probabilities, "
@@ -268,9 +271,15 @@ def _from_columns(path: pathlib.Path, columns: Mapping[str, Any]):
     raise ValueError(
       f"{path} has the columns {', '.join(columns)}, but must have a column "
       "label, and one for each class, with its logits or probabilities."
+      f"{' Separate columns by commas.' if len(columns) == 1 else ''}"
     )
   arrays = {k: np.asarray(columns[v]) for k, v in known.items()}
   labels = arrays["labels"]
+  for row, label in enumerate(labels):
+    if not isinstance(label, str) and str(label) in _MISSING or label == "":
+      raise ValueError(
+        f"{path}, line {row + 2} has no label. Add it, or leave the line out."
+      )
   _check_columns(path, others, labels)
   table = np.empty((len(labels), len(others)))
   kinds, classes = set(), []
@@ -400,7 +409,7 @@ def _fit(split: Any, examples: int, path: pathlib.Path) -> np.ndarray | None:
       f"{path} must have a split for each of its {examples} labels, but the "
       f"split has shape {split.shape}."
     )
-  split = split.astype(str)
+  split = np.char.lower(split.astype(str))
   names = sorted(set(split.tolist()))
   if "test" not in names or len(names) > 2:
     raise ValueError(

@@ -21,7 +21,10 @@ SAVE = (
   "np.savez(path, train_images=..., train_labels=..., test_images=..., "
   "test_labels=...)"
 )
-NUMBER = "Number the classes by np.unique(labels, return_inverse=True)."
+NUMBER = (
+  "Number the classes by np.unique(labels, return_inverse=True)[1]; if labels "
+  "are one-hot, use labels.argmax(1)."
+)
 DIGITS = 16  # of the digest
 SIDES = (8, 512)  # the smallest and largest image, in pixels
 # The path, which may have an @ too, and the digest.

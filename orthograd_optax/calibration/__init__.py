@@ -25,8 +25,8 @@ first class counts as the largest, as for ``argmax``. With two classes, use
 **Bad input.** Labels out of range raise an error. Under ``jit`` and ``vmap``
 values can't be checked: there, labels out of range make the metric NaN. Logits
 without a softmax (NaN, +∞, or −∞ in all classes) make every metric NaN. Metrics
-can't tell probabilities from logits; :func:`report` and :func:`compare` refuse
-probabilities.
+can't tell probabilities from logits; :func:`report`, :func:`compare` and
+:func:`fit` refuse probabilities.
 """
 
 from ._bins import Reliability as Reliability

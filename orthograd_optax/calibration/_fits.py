@@ -75,12 +75,18 @@ def fit(
   """
   rule = f"method must be one of {', '.join(map(repr, KINDS))}"
   _inputs.require(method in KINDS, rule, repr(method))
+  values = _inputs.as_array(logits)
+  floating = jnp.issubdtype(values.dtype, jnp.floating)
+  if (
+    floating and values.ndim and values.size and not _inputs.is_unknown(values)
+  ):
+    _inputs.refuse_probabilities(values)
   if method == "temperature":
     parameters = [fit_temperature(logits, labels, where=where)]
   else:
     parameters = _fit_on_host(logits, labels, where, method)
-  shape = _inputs.as_array(logits).shape
-  return KINDS[method](*parameters, columns=shape[-1] if len(shape) > 1 else 1)
+  columns = values.shape[-1] if values.ndim > 1 else 1
+  return KINDS[method](*parameters, columns=columns)
 
 
 @_inputs.checked()

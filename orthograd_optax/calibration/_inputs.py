@@ -46,7 +46,10 @@ def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     @suggesting
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
-      arguments = signature.bind(*args, **kwargs).arguments
+      try:
+        arguments = signature.bind(*args, **kwargs).arguments
+      except TypeError as error:
+        raise TypeError(f"{function.__name__}: {error}") from None
       for name in static:
         if isinstance(arguments.get(name), jax.Array):
           raise TypeError(
@@ -102,22 +105,26 @@ def check_pair(logits: Any, labels: Any, where: Any = None, needs_labels=True):
   labels = _check_labels(labels, shape, classes)
   if where is not None:
     where = _check_where(where, labels.shape)
-    unknown = _unknown(where) or _unknown(labels)
+    unknown = is_unknown(where) or is_unknown(labels)
     labels = (jnp if unknown else np).where(where, labels, 0)
   in_range = (labels >= 0) & (labels < classes)
-  if _unknown(in_range):
+  if is_unknown(in_range):
     labels = jnp.where(in_range, labels, -1)
   elif not np.all(in_range):
     first = np.unravel_index(np.argmin(in_range), labels.shape)
+    advice = "Give the index of its class. For padding, pass where."
+    if labels.min() == 1 and labels.max() == classes:
+      advice = "If classes are numbered from 1, pass labels - 1."
+    elif classes == 2 and set(np.unique(labels)) == {-1, 1}:
+      advice = "If −1 is the first class, pass labels > 0."
     raise ValueError(
       f"With {classes} classes, labels must be from 0 to {classes - 1}, but "
-      f"labels[{', '.join(map(str, first))}] is {labels[first]}. Give the "
-      "index of its column. For padding, pass where."
+      f"labels[{', '.join(map(str, first))}] is {labels[first]}. {advice}"
     )
   return logits, jnp.asarray(labels).astype(jnp.int32), where
 
 
-def _unknown(x: Any) -> bool:
+def is_unknown(x: Any) -> bool:
   """Returns whether this process can't look at the values of an array."""
   if isinstance(x, Tracer):
     return True
@@ -192,6 +199,19 @@ def look_like_probabilities(logits: Any) -> bool:
   return fits(logits[:1]) and fits(logits)
 
 
+def refuse_probabilities(logits: Any) -> None:
+  if look_like_probabilities(logits):
+    rule, remedy = " and rows sum to 0.8 to 1.2", "logits - 1"
+    if logits.ndim == 1 or logits.shape[-1] == 1:
+      rule, remedy = "", "np.stack([0 * logits, logits], axis=1)"
+    raise ValueError(
+      "logits must be logits, but look like probabilities: all are from 0 to 1"
+      f"{rule}. Pass calibration.from_probabilities(probabilities); in a file, "
+      f"name them probabilities. If they really are logits, pass {remedy}, "
+      "which has the same softmax."
+    )
+
+
 def _check_labels(labels: Any, shape: tuple[int, ...], classes: int) -> Any:
   # Check NumPy labels before jax narrows them. Widen narrow labels before they
   # are compared with a number of classes that they can't hold.
@@ -211,6 +231,10 @@ def _check_labels(labels: Any, shape: tuple[int, ...], classes: int) -> Any:
       remedy = "Use labels[:, 0]."
     elif labels.shape == (*shape, classes):
       remedy = f"If labels are one-hot, use labels.argmax({len(shape)})."
+    elif labels.shape == (classes,):
+      remedy = "If logits have the shape (classes, examples), pass logits.T."
+    elif labels.ndim > len(shape) == 1:
+      remedy = "Pass logits first, then labels."
     elif shape[1:] == labels.shape:
       remedy = "For several models on the same examples, use jax.vmap."
     raise ValueError(

@@ -75,7 +75,7 @@ def check_all(
   ]
   columns = logits.shape[-1] if logits.ndim > 1 else 1
   for of_seed, _ in pairs:
-    _refuse_probabilities(of_seed[:, -columns:])
+    _inputs.refuse_probabilities(of_seed[:, -columns:])
   keep = np.ones(labels.shape, bool) if where is None else np.asarray(where)
   rows = np.flatnonzero(keep)
   places = [slice(None)] * len(pairs)
@@ -96,9 +96,9 @@ def check_all(
     if not (defined := has_softmax(of_seed)).all():
       row = int(np.argmin(defined))
       raise ValueError(
-        f"logits[{rows[place][row]}] has no softmax: {of_seed[row]}. Logits "
-        "must be below ∞, and not all −∞ in a row. Find out where the row "
-        "comes from, or leave it out."
+        f"logits[{rows[place][row]}] has no softmax: it has "
+        f"{_reason(of_seed[row])}. Logits must be below ∞, and not all −∞ in "
+        "a row. Find out where the row comes from, or leave it out."
       )
     its_groups, to_fit = (
       None if x is None else x[place] for x in (groups, fit)
@@ -145,19 +145,6 @@ def to_logits(values: np.ndarray, kind: str) -> Any:
     # Rounding may have changed the sums of rows.
     values = values / values.sum(axis=1, dtype=np.float64, keepdims=True)
   return np.asarray(_inputs.from_probabilities(values))
-
-
-def _refuse_probabilities(logits: Any) -> None:
-  if _inputs.look_like_probabilities(logits):
-    rule, remedy = " and rows sum to 0.8 to 1.2", "logits - 1"
-    if logits.ndim == 1 or logits.shape[-1] == 1:
-      rule, remedy = "", "np.stack([0 * logits, logits], axis=1)"
-    raise ValueError(
-      "logits must be logits, but look like probabilities: all are from 0 to 1"
-      f"{rule}. Pass calibration.from_probabilities(probabilities); in a file, "
-      f"name them probabilities. If they really are logits, pass {remedy}, "
-      "which has the same softmax."
-    )
 
 
 def check_draws(resamples: Any, level: Any) -> None:
@@ -233,6 +220,12 @@ def _by_seed(seeds: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
       "each row, or leave the row out."
     )
   return [np.flatnonzero(seeds == s) for s in np.unique(seeds)]
+
+
+def _reason(row: np.ndarray) -> str:
+  if np.isnan(row).any():
+    return "a NaN"
+  return "∞" if (row == np.inf).any() else "only −∞"
 
 
 def has_softmax(logits: np.ndarray) -> np.ndarray:

@@ -158,6 +158,12 @@ def report(
     >>> recalibrate = report.recalibrators["temperature"]  # to call with logits
   """
   _predictions.check_draws(resamples, level)
+  least = round(1 / _results.SIGNIFICANT)
+  if resamples < least:
+    raise ValueError(
+      f"resamples must be at least {least} for a report, but is {resamples}: "
+      f"no p-value would be below {_results.SIGNIFICANT}. 1000 is typical."
+    )
   _bins.check_bins(num_bins)
   _check_metrics(metrics)
   predictions = _predictions.check_all(

@@ -1,6 +1,7 @@
 """Metrics with intervals, by the bootstrap, and tests of calibration."""
 
 from collections.abc import Callable, Iterable
+import reprlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,6 +73,11 @@ def bootstrap(
   References:
     Davison and Hinkley, Bootstrap Methods and their Application, 1997
   """
+  if not callable(metric):
+    raise TypeError(
+      "metric must be a function of (logits, labels), such as calibration.ece, "
+      f"but is {reprlib.repr(metric)}."
+    )
   _predictions.check_draws(resamples, level)
   logits, labels = _predictions.as_numpy(logits, labels, where)
   name, options = find(metric)

@@ -10,6 +10,11 @@ import secrets
 def replacing(path: str | os.PathLike):
   """Yields a temporary path, and renames that file to ``path`` at the end."""
   path = pathlib.Path(path)
+  if not path.parent.is_dir():
+    raise FileNotFoundError(
+      f"{path.name} must be in a folder that exists, but {path.parent} does "
+      "not. Make it first."
+    )
   # Keep the suffix: matplotlib chooses the format by it.
   name = f".{path.stem}-{secrets.token_hex(4)}{path.suffix}"
   temporary = path.with_name(name)

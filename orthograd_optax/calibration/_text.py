@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 
 def report_table(report: Results) -> str:
   """Returns the answer, the metrics, one per line, and what to do next."""
-  rows = [("", "value", f"{100 * report.level:g} % interval")]
+  rows = [("all examples", "value", f"{100 * report.level:g} % interval")]
   rows += [(_table.label(k), *cells(k, v)) for k, v in report.metrics.items()]
   action, code = recommendation(report)
   return "\n".join(
@@ -256,11 +256,14 @@ def _scale(report: Results) -> str:
   if gain.low > 0 or gain.high < 0:
     verdict = f"{'lowers' if gain.low > 0 else 'raises'} the loss"
   value, low, high = fitted
+  side = "above 1, so the model is over"
+  if value < 1:
+    side = "below 1, so the model is under"
   nll, ece = _changes(report, "temperature")
   return (
-    f"{where} The fitted temperature is {value:.3g} ({low:.3g} to {high:.3g}); "
-    "above 1, the model is overconfident. On the held-out examples, it "
-    f"{verdict}: the NLL goes {nll}, and the ECE {ece}."
+    f"{where} The fitted temperature is {value:.3g} ({low:.3g} to {high:.3g}), "
+    f"{side}confident. On the held-out examples, it {verdict}: the NLL goes "
+    f"{nll}, and the ECE {ece}."
   )
 
 

@@ -227,7 +227,8 @@ def compare_table(
 
   Args:
     old, new: one number for each run of each method, by metric, such as the
-      result of :func:`orthograd_optax.calibration.evaluate` under ``jax.vmap``.
+      result of :func:`orthograd_optax.calibration.evaluate` under ``jax.vmap``,
+      or a pandas data frame.
     paired, level: as for :func:`compare`.
     names: names of the old and of the new method.
 
@@ -245,6 +246,7 @@ def compare_table(
     loss: d = -2.66, p = 0.13
     ece: d = -0.58, p = 0.52
   """
+  old, new = dict(old), dict(new)  # A data frame has no truth value.
   expected = "the same metrics in both sets, at least one"
   got = f"{sorted(old)} in old and {sorted(new)} in new"
   expect(old and old.keys() == new.keys(), expected, got)

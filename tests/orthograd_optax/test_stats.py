@@ -512,6 +512,10 @@ def test_compare_table():
   assert str(result) == result.markdown()
   paired = table(paired=True)[0]
   assert all(row.paired for row in paired.rows.values())
+  pandas = pytest.importorskip("pandas")
+  frames = [pandas.DataFrame(x) for x in (a, b)]
+  again = stats.compare_table(*frames, names=("SGD", "⊥Grad"))
+  assert str(again) == str(result)
 
 
 def test_markdown():

@@ -51,6 +51,8 @@ def test_bootstrap_refuses():
       calibration.bootstrap(
         calibration.nll, logits, labels, resamples=resamples
       )
+  with pytest.raises(TypeError, match="function .* but is 'ece'"):
+    calibration.bootstrap("ece", logits, labels)
   with pytest.raises(ValueError, match="level must .* is 95"):
     calibration.bootstrap(calibration.nll, logits, labels, level=95)
 

@@ -1212,7 +1212,15 @@ def test_labels_as_people_have_them():
     calibration.nll(logits, labels[:, None])
   with pytest.raises(TypeError, match=r"float64.*labels.astype\(int\)"):
     calibration.nll(logits, labels.astype(float))
+  with pytest.raises(ValueError, match="pass labels > 0"):
+    calibration.nll(logits, 2 * labels - 1)
+  with pytest.raises(ValueError, match="pass labels - 1"):
+    calibration.nll(logits, labels + 1)
   three, its_labels = synthetic()
+  with pytest.raises(ValueError, match=r"pass logits\.T"):
+    calibration.nll(three.T, its_labels)
+  with pytest.raises(ValueError, match="Pass logits first"):
+    calibration.nll(its_labels, three)
   with pytest.raises(TypeError, match="bool"):
     calibration.nll(three, its_labels > 3)
 
@@ -1228,6 +1236,8 @@ def test_arguments_that_were_meant():
       metric(logits, labels, bins=15)
   with pytest.raises(TypeError, match="accuracy has no argument 'top'. .*k"):
     calibration.accuracy(logits, labels, top=5)
+  with pytest.raises(TypeError, match="top_k_ece: .*'k'"):
+    calibration.top_k_ece(logits, labels)
   with pytest.raises(TypeError, match="'x'.*Did you mean where"):
     calibration.nll(logits, labels, x=5)
 

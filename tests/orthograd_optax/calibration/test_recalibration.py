@@ -308,6 +308,8 @@ def test_fit_chooses_the_method():
   assert fit().temperature == temperature
   with pytest.raises(ValueError, match="one of 'temperature', .*but is 'beta'"):
     fit("beta")
+  with pytest.raises(ValueError, match="look like probabilities"):
+    calibration.fit(jax.nn.softmax(logits), labels)
   with pytest.raises(TypeError, match="'methods'. Did you mean method"):
     calibration.fit(logits, labels, methods="vector")
 
@@ -577,7 +579,7 @@ def test_save_refuses_and_keeps_the_former_file(tmp_path):
       calibration.Temperature(jnp.float32(value), columns=3).save(path)
   assert path.read_bytes() == before
   assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
-  with pytest.raises(OSError, match="nowhere"):
+  with pytest.raises(OSError, match="nowhere does not. Make"):
     calibration.Temperature(jnp.float32(2), columns=3).save(
       tmp_path / "nowhere" / "x"
     )

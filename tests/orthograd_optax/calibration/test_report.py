@@ -621,9 +621,9 @@ def test_words_follow_from_numbers(gap, p, words):
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"row": (7, np.nan)}, r"logits\[7\] has no softmax.*leave it out"),
-    ({"row": (9, np.inf)}, r"logits\[9\] has no softmax"),
-    ({"row": (9, -np.inf)}, r"logits\[9\] has no softmax"),
+    ({"row": (7, np.nan)}, r"logits\[7\] has no .* a NaN.*leave it out"),
+    ({"row": (9, np.inf)}, r"logits\[9\] has no softmax: it has ∞"),
+    ({"row": (9, -np.inf)}, r"logits\[9\] has no softmax: it has only −∞"),
     ({"label": (5, 3)}, r"3 classes.*0 to 2, but labels\[5\] is 3"),
     ({"label": (5, -1)}, r"labels\[5\] is -1"),
     ({"cut": 3}, r"labels must have .* but has \(3,\)"),
@@ -642,6 +642,7 @@ def test_words_follow_from_numbers(gap, p, words):
     ({"fit": np.zeros(EXAMPLES, bool)}, "fit must leave.* has 0 of 400"),
     ({"level": 95}, "level must be .* is 95"),
     ({"resamples": 0}, "resamples must be .* is 0"),
+    ({"resamples": 19}, "resamples must be at least 20.* no p-value would"),
     ({"num_bins": 0}, "num_bins must be .* 0"),
   ],
 )
@@ -814,7 +815,7 @@ def write(folder, kind, logits, labels):
   elif kind == "npy":
     np.save(folder / "x.npy", logits)
     np.save(folder / "labels.npy", labels)
-    return ["x.npy", "labels.npy"]
+    return ["x.npy", "--labels", "labels.npy"]
   elif kind == "csv":
     lines = ["label,logit_0,logit_1,logit_2"]
     lines += [
@@ -1091,7 +1092,7 @@ BAD_FILES = {
   "nothing.npz": (None, "no file nothing.npz. Make one with np.savez"),
   "text.npz": ("hello", "text.npz is not an .npz file"),
   "x.txt": ("hello", r"ends in '.txt'.*np.savez"),
-  "x.npy": ("hello", "no labels. Give a second file"),
+  "x.npy": ("hello", "no labels. Add --labels labels.npy"),
   "empty.csv": ("", "empty.csv has no rows"),
   "header.csv": ("label,a,b\n", "header.csv has no rows"),
   "short.csv": (
@@ -1104,6 +1105,8 @@ BAD_FILES = {
   ),
   "twice.csv": ("label,a,a\n0,0.5,0.5\n", "two columns of the same name"),
   "nolabel.csv": ("a,b\n0.5,0.5\n", "must have a column label"),
+  "missing.csv": ("label,0,1\n0,1,2\n,1,2\n", "line 3 has no label"),
+  "semicolons.csv": ("label;0;1\n0;1;2\n", "Separate columns by commas"),
   "sum.csv": (
     "label,prob_a,prob_b\na,0.5,0.5\nb,0.5,0.9\n",
     r"probabilities\[1\] is 1.4",
@@ -1150,6 +1153,9 @@ def test_bad_keys_and_outputs(folder, capsys):
   _, _, err = run(capsys, "report", "x.npz")
   assert "must have the key labels, and either logits or" in err
   assert "['scores', 'labels']" in err
+  np.savez("x.npz", logits=logits, probabilities=logits, labels=labels)
+  _, _, err = run(capsys, "report", "x.npz")
+  assert "not both" in err
   np.savez("x.npz", logits=logits, labels=labels.astype(str).astype(object))
   _, _, err = run(capsys, "report", "x.npz")
   assert "astype(str)" in err
@@ -1160,9 +1166,9 @@ def test_bad_keys_and_outputs(folder, capsys):
   for output, message in (("page.pdf", ".html"), ("no/x.html", "folder no")):
     status, _, err = run(capsys, "report", "x.npz", "--output", output)
     assert status == 2 and message in err
-  status, _, err = run(capsys, "report", "x.npz", "labels.npy")
+  status, _, err = run(capsys, "report", "x.npz", "--labels", "labels.npy")
   assert status == 2 and "no file labels.npy" in err
-  status, _, err = run(capsys, "report", "x.npz", "x.npz")
+  status, _, err = run(capsys, "report", "x.npz", "--labels", "x.npz")
   assert status == 2 and "x.npz is not needed" in err
   monkeypatch = pytest.MonkeyPatch()
   with monkeypatch.context() as patch:
@@ -1180,6 +1186,11 @@ def test_keys_of_npz(folder):
   )
   content = _files.read("x.npz")
   np.testing.assert_array_equal(content["fit"], split != "test")
+  upper = {"split": np.char.upper(split), "class_names": ["a", "b", "c"]}
+  np.savez("y.npz", logits=logits, labels=labels, **upper)
+  again = _files.read("y.npz")
+  np.testing.assert_array_equal(again["fit"], content["fit"])
+  assert again["classes"] == ["a", "b", "c"]
   np.testing.assert_array_equal(content["groups"], split)
   np.testing.assert_array_equal(content["seeds"], labels)
 
