@@ -1,6 +1,7 @@
 """Studies that are stopped, resumed, spread out and looked at."""
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -332,6 +333,16 @@ def test_show_and_report(made, monkeypatch, capsys):
   page = (made / "report.html").read_text()
   assert page.count("<svg") == 3 and "⊥Grad" in page
   assert "http://www.w3.org" in page and "src=" not in page
+
+
+def test_errors_of_a_disk_name_the_path_and_the_remedy(monkeypatch, capsys):
+  def fail():
+    raise OSError(errno.EIO, "Input/output error", "runs/x")
+
+  monkeypatch.setattr(config, "study_names", fail)
+  message = "^Error: .*'runs/x'. Check that the path exists, .*repeat the comm"
+  with pytest.raises(SystemExit, match=message):
+    run_command(monkeypatch, capsys, "list")
 
 
 def test_list(monkeypatch, capsys):
