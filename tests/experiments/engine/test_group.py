@@ -9,19 +9,20 @@ import jax
 import numpy as np
 import pytest
 import scipy.special
-from small_studies import (
-  begin,
-  groups,
-  named,
-  results,
-  shared_programs,
-)
 import tiny
 
 from experiments import rows
 from experiments.config import SGD
 from experiments.engine import evaluate, group, runner, train
 from experiments.files import UserError
+
+from .small_studies import (
+  begin,
+  groups,
+  named,
+  results,
+  shared_programs,
+)
 
 pytestmark = pytest.mark.usefixtures("use_tiny")
 

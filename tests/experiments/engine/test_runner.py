@@ -9,16 +9,8 @@ import socket
 import sys
 
 import filelock
+import measured
 import pytest
-from small_studies import (
-  begin,
-  finish,
-  groups,
-  launch,
-  results,
-  row_of,
-  run_command,
-)
 import tiny
 
 from experiments import __main__ as command
@@ -26,6 +18,15 @@ from experiments import config, rows, shares
 from experiments.config import METHODS, ORTHOGRAD, SGD, Run
 from experiments.engine import evaluate, group, runner, train
 from experiments.files import UserError
+
+from .small_studies import (
+  begin,
+  finish,
+  groups,
+  launch,
+  results,
+  run_command,
+)
 
 pytestmark = pytest.mark.usefixtures("use_tiny")
 
@@ -138,7 +139,7 @@ def test_groups_share_programs_and_images(tmp_path, monkeypatch):
 def test_a_name_means_one_method(tmp_path):
   """Rows of other settings under the same name are not taken for its own."""
   path = tmp_path / "rows.jsonl"
-  made = row_of(0) | {"config_hash": tiny.CONFIG.hash}
+  made = measured.row(0, config_hash=tiny.CONFIG.hash)
   rows.Rows(path).append([made])  # before methods were data
   rows.Rows(path).check_methods(tiny.STUDY)
   other = dataclasses.replace(SGD, learning_rate=0.3, schedule="cosine")
@@ -284,7 +285,7 @@ def test_groups_of_what_is_left(tmp_path):
   study = tiny.STUDY.override(["seeds=4", "corruptions="])
   file = rows.Rows(tmp_path / "rows.jsonl")
   file.append(
-    row_of(1, dataset) | {"epoch": epoch, "config_hash": study.config.hash}
+    measured.row(1, dataset, epoch=epoch, config_hash=study.config.hash)
     for epoch in (2, 4)
     for dataset in ("train", "clean")
   )
