@@ -28,7 +28,7 @@ class UserError(RuntimeError):
 
 @contextlib.contextmanager
 def naming(path: pathlib.Path) -> Iterator[None]:
-  """Adds a path to errors that lack it, as those of reading and writing do."""
+  """Adds a path to errors that lack it, such as errors of reading."""
   try:
     yield
   except OSError as error:

@@ -30,7 +30,7 @@ from faults.surroundings import NO_LOCKS, refused
 from orthograd_optax import calibration
 
 SOURCE = pathlib.Path(__file__).with_name("filesystem.c")
-# Operations of which the errors are checked.
+# Operations that are made to fail.
 OPERATIONS = (
   *("create", "flush", "fsync", "mkdir", "open", "read", "readdir", "rename"),
   *("rmdir", "stat", "statfs", "truncate", "unlink", "write"),
@@ -218,7 +218,8 @@ def _operations(
       assert parts(folder) <= expected
     except UserError as error:  # The list of digests lacks the new file.
       assert "or remove the file" in str(error), error
-      (folder / "tiny.jsonl.gz").unlink()
+      for path in folder.glob("*.gz"):
+        path.unlink()
     write(folder)
     assert parts(folder) == expected
 
