@@ -192,15 +192,6 @@ def test_folder_that_can_not_be_written(tmp_path, monkeypatch, capsys):
   assert "Traceback" not in capsys.readouterr().err
 
 
-def test_runs_that_are_there_are_not_made_again(made):
-  study = tiny.STUDY.override(["seeds=3"])
-  assert groups(study, made) == [[Run(SGD, 2), Run(ORTHOGRAD, 2)]]
-  more = tiny.STUDY.override(["corruptions=contrast,fog"])
-  assert groups(more, made) == [tiny.RUNS]  # by its checkpoint
-  other = tiny.STUDY.override(["momentum=0.5"])
-  assert groups(other, made) == [tiny.RUNS]
-
-
 # Valid JSON, or none, that is not what it should be.
 WRONG = [b"null", b"3", b"[]", b"{}", b'"x"', b"{", b"\xff", b"[" * 100_000]
 
@@ -324,16 +315,6 @@ def test_two_at_once(tmp_path):
       runner.run_study(study, tmp_path, say=print)
   with filelock.FileLock(tmp_path / ".lock", timeout=0):
     pass
-
-
-def test_show_and_report(made, monkeypatch, capsys):
-  shown = run_command(monkeypatch, capsys, "show", made)
-  assert "contrast/5" in shown and "⊥Grad − SGD, loss after T: " in shown
-  said = run_command(monkeypatch, capsys, "report", made)
-  assert "over 2 pairs: **" in said and "report.html" in said
-  page = (made / "report.html").read_text()
-  assert page.count("<svg") == 3 and "⊥Grad" in page
-  assert "http://www.w3.org" in page and "src=" not in page
 
 
 def test_errors_of_a_disk_name_the_path_and_the_remedy(monkeypatch, capsys):

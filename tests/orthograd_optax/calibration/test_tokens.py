@@ -58,6 +58,14 @@ def test_padded_tokens_are_the_examples_that_count(name):
   expected = metric(logits[where], labels[where])
   eager = metric(logits, labels, where=where)
   chex.assert_trees_all_close(eager, expected, rtol=3e-6, atol=1e-6)
+
+
+@pytest.mark.mostly_slow(4)
+@pytest.mark.parametrize("name", METRICS)
+def test_padded_tokens_in_a_jitted_function(name):
+  logits, labels, where = tokens()
+  metric = METRICS[name]
+  expected = metric(logits, labels, where=where)
   traced = jax.jit(lambda *x: metric(*x[:2], where=x[2]))(*tokens())
   chex.assert_trees_all_close(traced, expected, rtol=3e-6, atol=1e-6)
 
@@ -218,6 +226,7 @@ def test_reports_of_padded_tokens():
     calibration.report(logits, labels, where=where, groups=groups[:2])
 
 
+@pytest.mark.mostly_slow(3)  # The next test has all kinds.
 @pytest.mark.parametrize("kind", ["product", "minimum", "mean"])
 def test_selective_prediction_over_sequences(kind):
   """Positive scores of two classes rank sequences: label 1 is correct."""
@@ -235,6 +244,7 @@ def test_selective_prediction_over_sequences(kind):
   )
 
 
+@pytest.mark.mostly_slow(2)
 @pytest.mark.parametrize("kind", ["product", "minimum", "mean"])
 @pytest.mark.parametrize("generated", [False, True])
 def test_sequence_confidence(kind, generated):
