@@ -33,6 +33,10 @@ examples:
 
 `python -m experiments COMMAND --help` has an example of each command.
 """
+CHECK_THE_PATH = (
+  "Check that the path exists, its permissions and its disk. Then repeat the "
+  "command, or give another folder."
+)
 
 
 def main() -> None:
@@ -41,8 +45,11 @@ def main() -> None:
   args = parser.parse_args()
   try:
     args.run(args)
-  except (UserError, OSError) as error:
+  except UserError as error:
     sys.exit(f"Error: {error}")
+  except OSError as error:
+    remedy = "" if error.filename is None else f". {CHECK_THE_PATH}"
+    sys.exit(f"Error: {error}{remedy}")
 
 
 def leave(message: str, status: int) -> NoReturn:

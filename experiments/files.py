@@ -27,19 +27,27 @@ class UserError(RuntimeError):
 
 
 @contextlib.contextmanager
+def naming(path: pathlib.Path) -> Iterator[None]:
+  """Adds a path to errors that lack it, such as errors of reading."""
+  try:
+    yield
+  except OSError as error:
+    if error.errno and error.filename is None:
+      raise OSError(error.errno, error.strerror, str(path)) from error
+    raise
+
+
+@contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a temporary file, which replaces `path` once it is complete."""
   temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.part")
   try:
-    temporary.touch(exist_ok=False)  # with the permissions of the umask
-    yield temporary
-    with temporary.open("rb") as file:
-      os.fsync(file.fileno())
-    temporary.replace(path)
-  except OSError as error:
-    if error.errno and error.filename is None:  # of a full disk, say
-      raise OSError(error.errno, error.strerror, str(path)) from error
-    raise
+    with naming(path):
+      temporary.touch(exist_ok=False)  # with the permissions of the umask
+      yield temporary
+      with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+      temporary.replace(path)
   finally:
     temporary.unlink(missing_ok=True)
 
@@ -152,7 +160,7 @@ def remove(path: pathlib.Path) -> None:
 
 def sha256(path: pathlib.Path) -> str:
   """Returns the SHA-256 digest of a file."""
-  with path.open("rb") as file:
+  with naming(path), path.open("rb") as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -64,7 +64,7 @@ class Recipe:
         f"{self.evaluate_every}, the steps between two evaluations."
       )
 
-  @property
+  @functools.cached_property
   def hash(self) -> str:
     return digest(dataclasses.asdict(self))
 
@@ -340,8 +340,9 @@ def steps_to_goal(rows: Rows, arm: Arm, recipe: Recipe) -> dict[int, int]:
   A run that never reaches it counts as one step more than all steps.
   """
   first_steps: dict[int, int] = {}
+  its = recipe.hash, arm.key
   for row in rows:
-    if (row["config_hash"], row["method"]) == (recipe.hash, arm.key):
+    if (row["config_hash"], row["method"]) == its:
       reached = row["metrics"]["top1"] >= GOAL
       step = row["epoch"] if reached else recipe.steps + 1
       first_steps[row["seed"]] = min(step, first_steps.get(row["seed"], step))

@@ -2,7 +2,7 @@
 
 import random
 
-from faults import damage, hostile, index, inputs, library, surroundings
+from faults import damage, hostile, index, inputs, library, mounts, surroundings
 import pytest
 
 
@@ -27,6 +27,14 @@ def test_hostile():
 
 def test_surroundings(tmp_path):
   for figures in surroundings.run(tmp_path):
+    assert figures.cases and not figures.wrong, figures.wrong
+
+
+@pytest.mark.slow
+def test_mounts(tmp_path):
+  for figures in mounts.run(tmp_path / "faults", seed=1):
+    if reason := next((x for x in figures.outcomes if "skipped" in x), None):
+      pytest.skip(reason)
     assert figures.cases and not figures.wrong, figures.wrong
 
 

@@ -41,7 +41,7 @@ STUDY = Study(
   corrupted_at=(2,),
   diagnostics=True,
 )
-TEST_IMAGES = 200
+TEST_IMAGES = 100
 RUNS = [Run(method, seed) for seed in (0, 1) for method in (SGD, ORTHOGRAD)]
 
 

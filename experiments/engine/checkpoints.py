@@ -9,6 +9,7 @@ copied from another epoch or group, is noticed.
 
 from collections.abc import Mapping
 import concurrent.futures
+import errno
 import hashlib
 import io
 import json
@@ -20,9 +21,11 @@ import jax
 import numpy as np
 
 from experiments.engine.train import gather, put
-from experiments.files import UserError, remove, replacing, sha256
+from experiments.files import UserError, naming, remove, replacing, sha256
 
 KEPT = 2
+# Errors of reading, if a file was removed or replaced.
+_DAMAGED = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
 DIGEST_SIZE = hashlib.sha256().digest_size
 # What identifies a group: texts such as the digest of its settings.
 Group = Mapping[str, str]
@@ -122,9 +125,13 @@ def remove_damaged(folder: pathlib.Path, group: Group) -> list[str]:
     path = folder / str(epoch)
     try:
       _read(path, group)
-    except PermissionError as error:
-      raise UserError(f"{error}: get permission to read it.") from error
     except (OSError, ValueError) as error:
+      if isinstance(error, OSError) and error.errno not in _DAMAGED:
+        # The same file may be readable tomorrow.
+        raise UserError(
+          f"{path} can't be read: {error}. Get permission or mend the disk, and "
+          "repeat the command; or remove it, to resume from the one before it."
+        ) from error
       problems.append(f"removed the damaged checkpoint {path}: {error}")
       remove(path)
   return problems
@@ -138,7 +145,8 @@ def _epochs(folder: pathlib.Path) -> list[int]:
 
 def _read(path: pathlib.Path, group: Group) -> list[np.ndarray]:
   """Returns the arrays of a checkpoint, or raises a ValueError."""
-  content = memoryview(path.read_bytes())  # slices are no copies
+  with naming(path):
+    content = memoryview(path.read_bytes())  # slices are no copies
   content, digest = content[:-DIGEST_SIZE], content[-DIGEST_SIZE:]
   if hashlib.sha256(content).digest() != digest:
     raise ValueError("it is not what was written, by its SHA-256 digest")

@@ -70,8 +70,8 @@ def verify(path: pathlib.Path) -> None:
   if given != expected:
     raise RowsError(
       f"{path} was changed: expected {expected} as in {SUMS}, got {given}. "
-      f"Restore both with git, and change rows by `python -m experiments keep` "
-      "only."
+      "Restore both with git, or remove the file if git does not have it, and "
+      "change rows by `python -m experiments keep` only."
     )
 
 

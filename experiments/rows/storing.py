@@ -19,6 +19,7 @@ trace.
 
 import collections
 from collections.abc import Iterable, Iterator, Mapping
+import contextlib
 import copy
 import dataclasses
 import gzip
@@ -34,7 +35,7 @@ import zlib
 
 from experiments.config import Method, Study
 from experiments.fields import unparse
-from experiments.files import UserError, parse_json, replacing
+from experiments.files import UserError, naming, parse_json, replacing
 from experiments.rows import schema
 from experiments.rows.schema import MEASURED, SHARED, Key, key
 
@@ -153,7 +154,7 @@ class Rows:
     """Adds rows, except those that are there already.
 
     Raises:
-      RowsError: if they can't be written. The file is then unchanged.
+      RowsError: if they can't be written. The rows before them are unchanged.
     """
     new = {key(row): row for row in rows}
     new = {k: row for k, row in new.items() if k not in self.keys}
@@ -168,11 +169,12 @@ class Rows:
         file.flush()
         os.fsync(file.fileno())
     except OSError as error:
-      if self.path.exists():
+      # What stays of the new lines is repaired when the file is opened again.
+      with contextlib.suppress(OSError):
         os.truncate(self.path, size)
       raise RowsError(
-        f"{self.path} can't be written: {error}. Its rows are unchanged. Make "
-        "room or get permission, and repeat the command."
+        f"{self.path} can't be written: {error}. The rows that it had are "
+        "unchanged. Make room or get permission, and repeat the command."
       ) from error
     self._chain = chain
     self.keys |= set(new)
@@ -234,7 +236,7 @@ class Rows:
 
 def _repair(path: pathlib.Path) -> None:
   """Cuts off a torn last line."""
-  content = path.read_bytes()
+  content = _content(path)
   whole = content.rfind(b"\n") + 1
   if whole < len(content):
     os.truncate(path, whole)
@@ -311,11 +313,16 @@ def join(paths: Iterable[pathlib.Path], output: pathlib.Path) -> None:
   write(output, (rows[its] for its in sorted(rows)))
 
 
+def _content(path: pathlib.Path) -> bytes:
+  with naming(path):
+    return path.read_bytes()
+
+
 def _lines(path: pathlib.Path) -> list[bytes]:
   """Returns the lines of a file, without a torn last one."""
   if not path.exists():
     return []
-  content = path.read_bytes()
+  content = _content(path)
   if path.suffix == ".gz":
     try:
       content = gzip.decompress(content)

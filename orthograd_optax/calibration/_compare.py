@@ -112,7 +112,7 @@ def compare(
   """
   _predictions.check_draws(resamples, level)
   _bins.check_bins(num_bins)
-  names = str(names[0]), str(names[1])
+  names = _inputs.as_name(names[0]), _inputs.as_name(names[1])
   if names[0] == names[1]:
     raise ValueError(f"names must differ, but both are {names[0]!r}.")
   shapes = [_inputs.as_array(x).shape for x in (old, new)]

@@ -20,6 +20,15 @@ R = TypeVar("R")
 MAX_SUM_ERROR = 0.2
 
 
+def as_name(value: Any) -> str:
+  r"""Returns a name as text that can be encoded and drawn.
+
+  Python reads bytes that are not UTF-8, as in the names of files, as lone
+  surrogates such as ``"\udc80"``. They become their escape sequences.
+  """
+  return str(value).encode(errors="backslashreplace").decode()
+
+
 def checked(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
   """Checks and jits a function of logits, labels, where and static arguments.
 

@@ -55,7 +55,7 @@ def check_all(
       "logits are traced, but a report is made on the host. Call it outside of "
       "jit and vmap."
     )
-  counts = Counter(map(str, () if classes is None else classes))
+  counts = Counter(map(_inputs.as_name, () if classes is None else classes))
   for name, number in counts.items():
     if number > 1:
       raise ValueError(
@@ -107,13 +107,16 @@ def check_all(
       _run(of_seed, its_labels, rows[place], its_groups, to_fit, split_seed)
     )
   number = runs[0].logits.shape[1]
-  names = [str(c) for c in (range(number) if classes is None else classes)]
+  given = range(number) if classes is None else classes
+  names = list(map(_inputs.as_name, given))
   if len(names) != number:
     raise ValueError(
       f"classes must have one name for each of the {number} columns of logits, "
       f"in order, but has {len(names)} names."
     )
-  return Predictions(runs, names, list(map(str, group_names)), columns)
+  return Predictions(
+    runs, names, list(map(_inputs.as_name, group_names)), columns
+  )
 
 
 def as_numpy(

@@ -189,6 +189,13 @@ class Platt(VectorScaling):
 
   method: ClassVar[str] = "platt"
 
+  def _check(self) -> None:
+    super()._check()
+    scale = np.asarray(self.scale)
+    shared = np.unique(scale[scale != 0]).size <= 1
+    rule = "scale must be the same number for all classes, or 0 for some"
+    _require(shared, rule, scale.tolist())
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

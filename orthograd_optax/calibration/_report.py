@@ -186,7 +186,7 @@ def report(
   bin_indices = [sample.bin_index for sample in samples]
   size = lambda pair: 0 if pair is None else len(pair[1])
   return Report(
-    name=name,
+    name=_inputs.as_name(name),
     examples=len(runs[0].rows),
     seeds=len(runs),
     classes=predictions.classes,
@@ -213,7 +213,8 @@ def _check_metrics(metrics: Mapping[str, Any] | None) -> None:
   fields = [field.name for field in dataclasses.fields(Report)]
   taken = {*_table.METRICS, *fields, "answer", "recommendation", "code"}
   for name, metric in (metrics or {}).items():
-    if not isinstance(name, str) or name in taken or not callable(metric):
+    text = isinstance(name, str) and name == _inputs.as_name(name)
+    if not text or name in taken or not callable(metric):
       raise ValueError(
         "metrics must have functions of (logits, labels) by new names, but has "
         f"{name!r}: {metric!r}. Choose a name that the report does not have."

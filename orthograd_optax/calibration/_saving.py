@@ -18,10 +18,14 @@ def replacing(path: str | os.PathLike):
   # Keep the suffix: matplotlib chooses the format by it.
   name = f".{path.stem}-{secrets.token_hex(4)}{path.suffix}"
   temporary = path.with_name(name)
-  temporary.touch(exist_ok=False)  # with the permissions of the umask
   try:
+    temporary.touch(exist_ok=False)  # with the permissions of the umask
     yield temporary
     temporary.replace(path)
+  except OSError as error:
+    if error.errno and error.filename is None:  # of a full disk, say
+      raise OSError(error.errno, error.strerror, str(path)) from error
+    raise
   finally:
     temporary.unlink(missing_ok=True)
 

@@ -5,6 +5,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from orthograd_optax import stats
+from orthograd_optax.calibration._inputs import as_name
 from orthograd_optax.stats._runs import expect
 
 from . import style
@@ -75,7 +76,8 @@ def _better(metric: str) -> str:
 def _label_rows(axis, names) -> None:
   """Labels the rows from top to bottom, and marks zero."""
   axis.axvline(0, color=style.GREY, linewidth=1)
-  axis.set_yticks(range(len(names)), names)
+  # The labels of ticks are set again whenever they are drawn.
+  axis.set_yticks(range(len(names)), list(map(as_name, names)))
   axis.set_ylim(len(names) - 0.5, -0.5)
   axis.grid(axis="y", visible=False)
 

@@ -5,6 +5,8 @@ import contextlib
 from typing import Any
 import warnings
 
+from orthograd_optax.calibration._inputs import as_name
+
 # Okabe and Ito, Color Universal Design, 2008: color-blind readers can tell
 # these apart.
 COLORS = (
@@ -74,7 +76,7 @@ def figure(
     height: height in inches.
     title: title of the figure.
     literal: whether to draw text literally, so that a ``$`` in a name does
-      not start a formula.
+      not start a formula, and characters that UTF-8 lacks are escaped.
 
   Examples:
     >>> from orthograd_optax.plots import style
@@ -89,6 +91,7 @@ def figure(
       new.suptitle(title, fontsize=11)
     yield new
     for text in new.findobj(matplotlib.text.Text) if literal else ():
+      text.set_text(as_name(text.get_text()))
       text.set_parse_math(False)
 
 

@@ -128,6 +128,24 @@ def test_states(monkeypatch, listed, running, pending):
   assert cluster._alive("slurm", jobs) == (running, pending)
 
 
+def test_a_study_without_chosen_settings_is_not_submitted(
+  tmp_path, monkeypatch
+):
+  path = tmp_path / "mine.py"
+  path.write_text(
+    "from experiments.config import SGD, Study\n"
+    "import dataclasses\n"
+    "untuned = dataclasses.replace(SGD, name='sgd_untuned')\n"
+    "STUDY = Study(name='mine', methods=(untuned,))\n"
+  )
+  output = tmp_path / "runs"
+  options = ["--cluster", "local", "--jobs", "2", "--output", str(output)]
+  monkeypatch.setattr(sys, "argv", ["", "run", str(path), *options])
+  with pytest.raises(SystemExit, match="mine has .*: sgd_untuned. Run its tun"):
+    command_line.main()
+  assert not output.exists()
+
+
 @pytest.mark.slow
 def test_local_processes(tmp_path):
   command = [sys.executable, "-m", "experiments", "run", "quick"]

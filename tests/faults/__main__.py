@@ -21,6 +21,7 @@ from faults import (
   hostile,
   index,
   library,
+  mounts,
   processes,
   studies,
   surroundings,
@@ -42,20 +43,22 @@ def campaign(folder: pathlib.Path, seed: int, share: float) -> list[Figures]:
   # Meanwhile, indexes let their clients wait, and processes each other.
   spawn = multiprocessing.get_context("spawn")
   end = signal.signal, (signal.SIGINT, signal.SIG_DFL)
-  with concurrent.futures.ProcessPoolExecutor(2, spawn, *end) as others:
+  with concurrent.futures.ProcessPoolExecutor(3, spawn, *end) as others:
     indexes = others.submit(index.run, share)
     several = others.submit(
       processes.run, folder / "processes", folder / "whole"
     )
-    say("data, rows and JSON; several processes; package indexes …")
+    fuse = others.submit(mounts.run, folder / "mounts", seed, folder / "whole")
+    say("data, rows and JSON; several processes; indexes; file systems …")
     figures += damage.run(folder / "damage", seed, share)
     say("the library's inputs …")
     figures += library.run(folder / "library", seed, share)
-    say("file systems, clocks, clones, names and study files …")
+    say("locks, clocks, clones, names and study files …")
     figures += surroundings.run(folder / "surroundings", folder / "whole")
     say("hostile inputs …")
     figures += hostile.run()
     say("what several processes and package indexes still do …")
+    figures += fuse.result()
     return [*figures, *several.result(), *indexes.result()]
 
 
@@ -87,6 +90,7 @@ def main() -> None:
       """Ends all processes: threads would go on, and start further ones."""
       for worker in multiprocessing.active_children():
         worker.kill()
+      mounts.wait_until_unmounted(folder)
       end_processes(folder)
       shutil.rmtree(folder, ignore_errors=True)
       os._exit(130)

@@ -32,7 +32,7 @@ from experiments.rows import kept, storing
 # Names of studies, models, classes and groups.
 NAMES = (
   *("größe", "100%", "100%25", "a|b", "a b", "a](b)", "<b>", "$x$", "⊥"),
-  *(r"$\frac{$", "_^{}", "<script>x</script>"),
+  *(r"$\frac{$", "_^{}", "\x1b[2J", "\udc80", "<script>x</script>"),
 )
 
 

@@ -31,7 +31,7 @@ HEAD = {"format": "orthograd-optax recalibrator", "dtype": "float32"}
 RECALIBRATORS: dict[str, dict[str, Any]] = {
   "temperature": {"columns": 3, "temperature": 2.5},
   "vector": {"columns": 3, "scale": [1, 2, 3], "bias": [0, 0.5, 1]},
-  "platt": {"columns": 3, "scale": [1, 2, 3], "bias": [0, 0.5, 1]},
+  "platt": {"columns": 3, "scale": [2, 2, 0], "bias": [0, 0.5, 1]},
   "isotonic": {
     "columns": 1,
     "probability": [[0.1, 0.2], [0.8, 0.9]],
@@ -74,6 +74,7 @@ def load(path: pathlib.Path) -> None:
   else:
     shape = (max(loaded.columns, 2),)
     assert arrays["scale"].shape == arrays["bias"].shape == shape
+    assert loaded.method == "vector" or len({*arrays["scale"]} - {0}) <= 1
 
 
 def recalibrators(folder: pathlib.Path) -> list[Reader]:

@@ -10,18 +10,9 @@ import numpy as np
 import optax
 import pytest
 import reference
+from small_trees import GRADS, PARAMS, update
 
 from orthograd_optax import orthograd, orthograd_adamw, orthograd_sgd
-
-PARAMS = {
-  "a": {"kernel": jnp.arange(1.0, 7.0).reshape(2, 3), "bias": jnp.ones(3)},
-  "b": {"kernel": jnp.array([[1.0, -2.0], [0.5, 3.0]])},
-}
-GRADS = jax.tree.map(jnp.cos, PARAMS)
-
-
-def update(transform, grads=GRADS, params=PARAMS) -> tuple[Any, Any]:
-  return transform.update(grads, transform.init(params), params)
 
 
 def torch_like_sgd(w, grads, lr, momentum, nesterov, decay, **options):

@@ -1,6 +1,5 @@
 """read_diagnostics and alignment: the angle of weights and gradients."""
 
-from typing import Any
 import warnings
 
 import chex
@@ -10,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 import reference
+from small_trees import GRADS, PARAMS, update
 
 from orthograd_optax import (
   alignment,
@@ -18,16 +18,6 @@ from orthograd_optax import (
   orthograd_sgd,
   read_diagnostics,
 )
-
-PARAMS = {
-  "a": {"kernel": jnp.arange(1.0, 7.0).reshape(2, 3), "bias": jnp.ones(3)},
-  "b": {"kernel": jnp.array([[1.0, -2.0], [0.5, 3.0]])},
-}
-GRADS = jax.tree.map(jnp.cos, PARAMS)
-
-
-def update(transform, grads=GRADS, params=PARAMS) -> tuple[Any, Any]:
-  return transform.update(grads, transform.init(params), params)
 
 
 def test_read_diagnostics_of_one_instance():

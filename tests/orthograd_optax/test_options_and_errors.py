@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 import reference
+from small_trees import GRADS, PARAMS, update
 
 from orthograd_optax import (
   orthograd,
@@ -20,21 +21,11 @@ from orthograd_optax import (
   read_diagnostics,
 )
 
-PARAMS = {
-  "a": {"kernel": jnp.arange(1.0, 7.0).reshape(2, 3), "bias": jnp.ones(3)},
-  "b": {"kernel": jnp.array([[1.0, -2.0], [0.5, 3.0]])},
-}
-GRADS = jax.tree.map(jnp.cos, PARAMS)
-
 OPTIMIZERS: dict[str, Any] = {
   "orthograd": lambda **options: orthograd(**options),
   "orthograd_sgd": orthograd_sgd,
   "orthograd_adamw": orthograd_adamw,
 }
-
-
-def update(transform, grads=GRADS, params=PARAMS) -> tuple[Any, Any]:
-  return transform.update(grads, transform.init(params), params)
 
 
 def assert_words(error: Any, *words: str) -> None:

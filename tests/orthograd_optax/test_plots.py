@@ -236,6 +236,11 @@ def test_names_are_drawn_as_they_are(kind, name, tmp_path):
   assert not any(text.get_parse_math() for text in drawn)
 
 
+@pytest.mark.parametrize("kind", every_plot(""))
+def test_names_that_are_not_utf_8_are_escaped(kind):
+  assert r"\udc80" in plots.svg(every_plot("\udc80")[kind]())
+
+
 def test_style_is_public():
   with plots.style.figure(3, 2, "$x^2$") as figure:
     axis = figure.subplots()

@@ -325,7 +325,7 @@ def study(digits, monkeypatch):
   settings = [
     *(f"dataset={digits[0]}", "evaluate_on=held_out", "label_noise=0.25"),
     *("corruptions=", "corrupted_at=", "evaluate_every=0", "seeds=1"),
-    *("epochs=1", "methods=sgd"),
+    *("epochs=1", "methods=sgd", "diagnostics=false"),
   ]
   return tiny.STUDY.override(settings)
 

@@ -1,16 +1,17 @@
 """Studies that several test files read, each trained once."""
 
 import pytest
-from small_studies import (
+import tiny
+
+from experiments import registry
+from experiments.engine import evaluate, group, runner, train
+
+from .small_studies import (
   finish,
   launch,
   shared_programs,
   train_all,
 )
-import tiny
-
-from experiments import registry
-from experiments.engine import evaluate, group, runner, train
 
 
 @pytest.fixture

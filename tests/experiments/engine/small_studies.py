@@ -86,18 +86,6 @@ def shared_programs():
   return engine, engine.epoch, evaluate.Evaluator(engine)
 
 
-def row_of(seed, dataset="clean"):
-  return {
-    "study": "tiny",
-    "config_hash": "c",
-    "method": "sgd",
-    "seed": seed,
-    "epoch": 1,
-    "dataset": dataset,
-    "metrics": {"loss": float("nan")},
-  }
-
-
 def groups(study, folder, **options):
   missing = rows.Missing(study, rows.Rows(folder / "rows.jsonl").keys)
   mesh = train.make_mesh(devices=jax.devices()[:1])

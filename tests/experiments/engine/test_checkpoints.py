@@ -149,6 +149,19 @@ def test_what_is_not_a_file_is_removed(copy, tmp_path, kind):
   assert_restored(copy, 2, 1)
 
 
+def test_what_can_not_be_read_now_is_kept(copy, monkeypatch):
+  """A disk or a network may work again."""
+
+  def fail(path):
+    raise OSError(errno.EIO, "Input/output error")
+
+  monkeypatch.setattr(pathlib.Path, "read_bytes", fail)
+  with pytest.raises(UserError, match="1 can't be read: .*repeat the command"):
+    checkpoints.remove_damaged(copy, GROUP)
+  monkeypatch.undo()
+  assert_restored(copy, 2, 1)
+
+
 def test_an_undamaged_link_is_used(copy, tmp_path):
   shutil.move(copy / "2", tmp_path / "elsewhere")
   (copy / "2").symlink_to(tmp_path / "elsewhere")

@@ -9,15 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small_studies import (
-  SAMPLE,
-)
 import tiny
 
 from experiments import datasets, registry
 from experiments.datasets import cache
 from experiments.engine import evaluate, train
 from orthograd_optax import calibration
+
+from .small_studies import (
+  SAMPLE,
+)
 
 
 @pytest.fixture(autouse=True)

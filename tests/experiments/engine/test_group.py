@@ -9,21 +9,26 @@ import jax
 import numpy as np
 import pytest
 import scipy.special
-from small_studies import (
+import tiny
+
+from experiments import rows
+from experiments.config import ORTHOGRAD, SGD, Run
+from experiments.engine import evaluate, group, runner, train
+from experiments.files import UserError
+
+from .small_studies import (
   begin,
   groups,
   named,
   results,
+  run_command,
   shared_programs,
 )
-import tiny
-
-from experiments import rows
-from experiments.config import SGD
-from experiments.engine import evaluate, group, runner, train
-from experiments.files import UserError
 
 pytestmark = pytest.mark.usefixtures("use_tiny")
+
+
+# All tests of `made` are in this file, so that one worker trains it.
 
 
 def test_rows(made):
@@ -67,6 +72,25 @@ def test_rows(made):
   assert of["sgd", 0, 2, "train"] == pytest.approx(
     of["orthograd", 0, 2, "train"], rel=0.1
   )
+
+
+def test_runs_that_are_there_are_not_made_again(made):
+  study = tiny.STUDY.override(["seeds=3"])
+  assert groups(study, made) == [[Run(SGD, 2), Run(ORTHOGRAD, 2)]]
+  more = tiny.STUDY.override(["corruptions=contrast,fog"])
+  assert groups(more, made) == [tiny.RUNS]  # by its checkpoint
+  other = tiny.STUDY.override(["momentum=0.5"])
+  assert groups(other, made) == [tiny.RUNS]
+
+
+def test_show_and_report(made, monkeypatch, capsys):
+  shown = run_command(monkeypatch, capsys, "show", made)
+  assert "contrast/5" in shown and "⊥Grad − SGD, loss after T: " in shown
+  said = run_command(monkeypatch, capsys, "report", made)
+  assert "over 2 pairs: **" in said and "report.html" in said
+  page = (made / "report.html").read_text()
+  assert page.count("<svg") == 3 and "⊥Grad" in page
+  assert "http://www.w3.org" in page and "src=" not in page
 
 
 @pytest.mark.slow
@@ -144,7 +168,9 @@ def test_damaged_checkpoints(tmp_path, events):
     assert results(tmp_path) == expected
 
 
-@pytest.mark.parametrize("failing", [1, 4])
+@pytest.mark.parametrize(
+  "failing", [pytest.param(1, marks=pytest.mark.slow), 4]
+)
 def test_compiler_options_that_fail(
   tmp_path, monkeypatch, events, made, failing
 ):

@@ -1,11 +1,12 @@
 """Plans of studies."""
 
 import pytest
-from small_studies import (
-  run_command,
-)
 
 from experiments.engine import train
+
+from .small_studies import (
+  run_command,
+)
 
 pytestmark = pytest.mark.usefixtures("use_tiny")
 

@@ -1,6 +1,7 @@
 """Studies that are stopped, resumed, spread out and looked at."""
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -8,16 +9,8 @@ import socket
 import sys
 
 import filelock
+import measured
 import pytest
-from small_studies import (
-  begin,
-  finish,
-  groups,
-  launch,
-  results,
-  row_of,
-  run_command,
-)
 import tiny
 
 from experiments import __main__ as command
@@ -25,6 +18,15 @@ from experiments import config, rows, shares
 from experiments.config import METHODS, ORTHOGRAD, SGD, Run
 from experiments.engine import evaluate, group, runner, train
 from experiments.files import UserError
+
+from .small_studies import (
+  begin,
+  finish,
+  groups,
+  launch,
+  results,
+  run_command,
+)
 
 pytestmark = pytest.mark.usefixtures("use_tiny")
 
@@ -137,7 +139,7 @@ def test_groups_share_programs_and_images(tmp_path, monkeypatch):
 def test_a_name_means_one_method(tmp_path):
   """Rows of other settings under the same name are not taken for its own."""
   path = tmp_path / "rows.jsonl"
-  made = row_of(0) | {"config_hash": tiny.CONFIG.hash}
+  made = measured.row(0, config_hash=tiny.CONFIG.hash)
   rows.Rows(path).append([made])  # before methods were data
   rows.Rows(path).check_methods(tiny.STUDY)
   other = dataclasses.replace(SGD, learning_rate=0.3, schedule="cosine")
@@ -188,15 +190,6 @@ def test_folder_that_can_not_be_written(tmp_path, monkeypatch, capsys):
     command.main()
   assert "file" in str(stopped.value) and "Error" in str(stopped.value)
   assert "Traceback" not in capsys.readouterr().err
-
-
-def test_runs_that_are_there_are_not_made_again(made):
-  study = tiny.STUDY.override(["seeds=3"])
-  assert groups(study, made) == [[Run(SGD, 2), Run(ORTHOGRAD, 2)]]
-  more = tiny.STUDY.override(["corruptions=contrast,fog"])
-  assert groups(more, made) == [tiny.RUNS]  # by its checkpoint
-  other = tiny.STUDY.override(["momentum=0.5"])
-  assert groups(other, made) == [tiny.RUNS]
 
 
 # Valid JSON, or none, that is not what it should be.
@@ -283,7 +276,7 @@ def test_groups_of_what_is_left(tmp_path):
   study = tiny.STUDY.override(["seeds=4", "corruptions="])
   file = rows.Rows(tmp_path / "rows.jsonl")
   file.append(
-    row_of(1, dataset) | {"epoch": epoch, "config_hash": study.config.hash}
+    measured.row(1, dataset, epoch=epoch, config_hash=study.config.hash)
     for epoch in (2, 4)
     for dataset in ("train", "clean")
   )
@@ -324,14 +317,14 @@ def test_two_at_once(tmp_path):
     pass
 
 
-def test_show_and_report(made, monkeypatch, capsys):
-  shown = run_command(monkeypatch, capsys, "show", made)
-  assert "contrast/5" in shown and "⊥Grad − SGD, loss after T: " in shown
-  said = run_command(monkeypatch, capsys, "report", made)
-  assert "over 2 pairs: **" in said and "report.html" in said
-  page = (made / "report.html").read_text()
-  assert page.count("<svg") == 3 and "⊥Grad" in page
-  assert "http://www.w3.org" in page and "src=" not in page
+def test_errors_of_a_disk_name_the_path_and_the_remedy(monkeypatch, capsys):
+  def fail():
+    raise OSError(errno.EIO, "Input/output error", "runs/x")
+
+  monkeypatch.setattr(config, "study_names", fail)
+  message = "^Error: .*'runs/x'. Check that the path exists, .*repeat the comm"
+  with pytest.raises(SystemExit, match=message):
+    run_command(monkeypatch, capsys, "list")
 
 
 def test_list(monkeypatch, capsys):

@@ -8,17 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small_studies import (
-  SAMPLE,
-  start,
-  train_all,
-)
 import tiny
 
 from experiments import datasets, registry
 from experiments.config import SGD, Config, Run
 from experiments.engine import evaluate, models, train
 from orthograd_optax import calibration, orthograd_sgd
+
+from .small_studies import (
+  SAMPLE,
+  start,
+  train_all,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,10 +1,11 @@
 """What tests of the report share: kept rows, and what is asked of them."""
 
 import pytest
-from reading import Runs
 
 from experiments.report.compare import Comparisons
 from experiments.rows import kept
+
+from .reading import Runs
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,6 @@ import types
 
 import numpy as np
 import pytest
-from reading import by_metric, change_text, check_comparison, paired, tables
-from reading import corrupted as hard_sets
 import scipy.stats
 
 from experiments import __main__ as command
@@ -20,6 +18,9 @@ from experiments.report.query import LABELS, Results, Source
 from experiments.report.render import PAPER
 from experiments.rows import RowsError, kept
 from experiments.studies import extended, schedules, table1, wide
+
+from .reading import by_metric, change_text, check_comparison, paired, tables
+from .reading import corrupted as hard_sets
 
 ROOT = build.ROOT
 

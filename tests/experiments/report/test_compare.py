@@ -4,13 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from reading import cohens_d, holm, paired
 import scipy.stats
 
 from experiments.report import compare, query
 from experiments.report.compare import Compared
 from experiments.report.query import OUTCOMES
 from experiments.studies import where
+
+from .reading import cohens_d, holm, paired
 
 LOSS, ACCURACY, ECE = (OUTCOMES[it] for it in ("loss", "accuracy", "ece"))
 

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from reading import EXTRA
 
 from experiments import config, datasets
 from experiments.report import query
 from experiments.report.query import LABELS, OUTCOMES, Results, Source
 from experiments.rows import kept
 from experiments.studies import table1
+
+from .reading import EXTRA
 
 CONFIG = table1.STUDY.config
 

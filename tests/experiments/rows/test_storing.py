@@ -178,6 +178,12 @@ def test_full_disk(tmp_path, monkeypatch):
     raise OSError(errno.ENOSPC, "No space left on device")
 
   monkeypatch.setattr(os, "fsync", full)
+  with monkeypatch.context() as patch:
+    patch.setattr(os, "truncate", lambda path, size: full(path))
+    with pytest.raises(RowsError, match="that it had are unchanged.*repeat"):
+      file.append([row(1)])
+  assert [each["seed"] for each in read(path)] == [0, 1]
+  path.write_bytes(before)
   with pytest.raises(RowsError, match="No space left.*repeat the command"):
     file.append([row(1, commit="another context")])
   assert path.read_bytes() == before

@@ -3,6 +3,7 @@
 import functools
 import time
 
+import every_metric
 import numpy as np
 import pytest
 from scipy import special, stats
@@ -68,20 +69,13 @@ def described(units=_sample.MAX_UNITS):
   return _resampling.describe(sample(units))
 
 
-METRICS = {
-  "nll": calibration.nll,
-  "ece": calibration.ece,
-  "classwise_ece": calibration.classwise_ece,
-  "auroc": calibration.auroc,
+NAMES = (
+  *("nll", "ece", "classwise_ece", "auroc", "confidence", "brier", "entropy"),
+  *("rms_calibration_error", "ks_calibration_error", "aurc", "temperature"),
+)
+METRICS = {name: every_metric.METRICS[name] for name in NAMES} | {
   "selective_risk": functools.partial(calibration.selective_risk, coverage=0.9),
-  "confidence": calibration.confidence,
-  "brier": calibration.brier,
-  "entropy": calibration.entropy,
-  "rms_calibration_error": calibration.rms_calibration_error,
-  "ks_calibration_error": calibration.ks_calibration_error,
-  "aurc": calibration.aurc,
-  "ece_equal_mass": functools.partial(calibration.ece, binning="mass"),
-  "temperature": calibration.fit_temperature,
+  "ece_equal_mass": every_metric.METRICS["ece_mass"],
 }
 
 

@@ -4,6 +4,7 @@ import functools
 import itertools
 
 import calibration as uncertainty_calibration
+from every_metric import METRICS
 from hypothesis import given
 from hypothesis import strategies as st
 import jax
@@ -17,32 +18,6 @@ from sklearn import datasets, metrics
 from orthograd_optax import calibration
 from orthograd_optax.calibration import _inputs
 
-METRICS = {
-  "accuracy": calibration.accuracy,
-  "nll": calibration.nll,
-  "brier": calibration.brier,
-  "ece": calibration.ece,
-  "mce": calibration.mce,
-  "classwise_ece": calibration.classwise_ece,
-  "classwise_ece_thresholded": functools.partial(
-    calibration.classwise_ece, threshold=0.05
-  ),
-  "top_k_ece": functools.partial(calibration.top_k_ece, k=2),
-  "rms_calibration_error": calibration.rms_calibration_error,
-  "ks_calibration_error": calibration.ks_calibration_error,
-  "selective_risk": functools.partial(calibration.selective_risk, coverage=0.8),
-  "auroc": calibration.auroc,
-  "debiased_ece": calibration.debiased_ece,
-  "smooth_ece": calibration.smooth_ece,
-  "entropy": calibration.entropy,
-  "confidence": calibration.confidence,
-  "max_logit": calibration.max_logit,
-  "logit_variance": calibration.logit_variance,
-  "confidence_correlation": calibration.confidence_correlation,
-  "aurc": calibration.aurc,
-  "ece_mass": functools.partial(calibration.ece, binning="mass"),
-  "temperature": calibration.fit_temperature,
-}
 KEYS = [
   "accuracy",
   "top5_accuracy",

@@ -442,6 +442,7 @@ def test_saved_numbers_are_the_same(tmp_path, temperature, seed):
 
 TEMPERATURE = {"method": "temperature", "columns": 3, "temperature": 2.5}
 VECTOR = {"method": "vector", "columns": 3, "scale": [1, 2, 3], "bias": [0] * 3}
+PLATT = VECTOR | {"method": "platt", "scale": [2, 0, 2]}
 ISOTONIC = {
   "method": "isotonic",
   "columns": 1,
@@ -459,7 +460,7 @@ def recalibrator(content, **changes):
 
 def test_load_reads_what_the_next_test_changes(tmp_path):
   path = tmp_path / "x.json"
-  for content in (TEMPERATURE, VECTOR, ISOTONIC, VECTOR | {"method": "platt"}):
+  for content in (TEMPERATURE, VECTOR, ISOTONIC, PLATT):
     path.write_text(recalibrator(content))
     assert calibration.load(path).columns == content["columns"]
 
@@ -522,6 +523,9 @@ def test_load_reads_what_the_next_test_changes(tmp_path):
     (recalibrator(VECTOR, bias=[0, 0, np.nan]), "bias must be finite"),
     (recalibrator(VECTOR, bias=[0, [0], 0]), "rows of equally many"),
     (recalibrator(VECTOR, bias=[0, None, 0]), "numbers"),
+    (recalibrator(PLATT, bias=[0, 0]), r"shape of bias must be \(3,\).*\(2,\)"),
+    (recalibrator(PLATT, scale=[2]), r"shape of scale must be \(3,\).*\(1,\)"),
+    (recalibrator(PLATT, scale=[1, 0, 2]), "scale must be the same number"),
     (recalibrator(ISOTONIC, calibrated=[[0.2, 0.3]]), "shape"),
     (recalibrator(ISOTONIC, columns=3), "shape"),
     (recalibrator(ISOTONIC, probability=[0.1, 0.2]), "shape"),

@@ -422,7 +422,12 @@ def test_own_metrics():
   assert "top &lt;2&gt;" in result.html() and "top <2>" in result.to_dict()
   several = report(np.stack([logits, 2 * logits]), labels, metrics=own)
   assert several.metrics["top <2>"].value == pytest.approx(1.5 * value)
-  for wrong in ({"ece": own["top <2>"]}, {"name": len}, {"x": 3}):
+  for wrong in (
+    {"ece": own["top <2>"]},
+    {"name": len},
+    {"x": 3},
+    {"\udc80": len},
+  ):
     with pytest.raises(ValueError, match="functions of .* by new names"):
       report(logits, labels, metrics=wrong)
 
@@ -540,6 +545,26 @@ def test_dict_is_json():
   assert content["ece"]["value"] == float(f"{made().metrics['ece'].value:.7g}")
   empty = [b for b in content["bins"] if b["count"] == 0]
   assert empty and all(b["accuracy"]["value"] is None for b in empty)
+
+
+def test_names_that_are_not_utf_8(tmp_path):
+  """As of files whose names are bytes; two names must stay different."""
+  logits, labels = overconfident()
+  logits, labels = logits[:, :2], labels % 2
+  odd, shown = "\udc80", r"\udc80"
+  groups = np.array([odd, "x"])[labels]
+  options = {"classes": [odd, "x"], "resamples": 20}
+  one = report(logits, labels, **options, groups=groups, name=odd)
+  two = calibration.compare(logits, logits / 2, labels, names=(odd, "x"))
+  for result in (one, two):
+    assert shown in str(result)
+    assert shown in result.save(tmp_path / "page.html").read_text("utf-8")
+  assert one.name == one.classes[0] == two.names[0] == shown
+  assert {part.name for part in one.by_group} == {shown, "x"}
+  with pytest.raises(ValueError, match="more than once"):
+    report(logits, labels, classes=[odd, shown])
+  with pytest.raises(ValueError, match="names must differ"):
+    calibration.compare(logits, logits, labels, names=(odd, shown))
 
 
 def test_page(tmp_path):

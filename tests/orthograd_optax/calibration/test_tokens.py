@@ -3,6 +3,7 @@
 import functools
 
 import chex
+import every_metric
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding
@@ -14,37 +15,19 @@ from scipy import special
 from orthograd_optax import calibration
 
 SHAPE, CLASSES = (8, 24), 16
-METRICS = {
+METRICS = every_metric.METRICS | {
   "accuracy": functools.partial(calibration.accuracy, k=2),
-  "nll": calibration.nll,
-  "brier": calibration.brier,
-  "ece": calibration.ece,
-  "ece_mass": functools.partial(calibration.ece, binning="mass"),
-  "mce": calibration.mce,
-  "rms_calibration_error": calibration.rms_calibration_error,
-  "ks_calibration_error": calibration.ks_calibration_error,
-  "classwise_ece": calibration.classwise_ece,
   "classwise_ece_mass": functools.partial(
     calibration.classwise_ece, binning="mass"
   ),
-  "top_k_ece": functools.partial(calibration.top_k_ece, k=3),
-  "debiased_ece": calibration.debiased_ece,
-  "smooth_ece": calibration.smooth_ece,
-  "entropy": calibration.entropy,
-  "confidence": calibration.confidence,
-  "max_logit": calibration.max_logit,
-  "logit_variance": calibration.logit_variance,
-  "confidence_correlation": calibration.confidence_correlation,
-  "aurc": calibration.aurc,
-  "auroc": calibration.auroc,
-  "selective_risk": functools.partial(calibration.selective_risk, coverage=0.7),
-  "fit_temperature": calibration.fit_temperature,
   "brier_decomposition": calibration.brier_decomposition,
   "nll_decomposition": calibration.nll_decomposition,
   "evaluate": calibration.evaluate,
   "reliability": calibration.reliability,
   "tally": lambda *args, **kwargs: calibration.tally(*args, **kwargs).metrics(),
 }
+# Thresholds don't depend on the shape.
+del METRICS["classwise_ece_thresholded"]
 
 
 def temporary(compiled):
@@ -75,6 +58,14 @@ def test_padded_tokens_are_the_examples_that_count(name):
   expected = metric(logits[where], labels[where])
   eager = metric(logits, labels, where=where)
   chex.assert_trees_all_close(eager, expected, rtol=3e-6, atol=1e-6)
+
+
+@pytest.mark.mostly_slow(4)
+@pytest.mark.parametrize("name", METRICS)
+def test_padded_tokens_in_a_jitted_function(name):
+  logits, labels, where = tokens()
+  metric = METRICS[name]
+  expected = metric(logits, labels, where=where)
   traced = jax.jit(lambda *x: metric(*x[:2], where=x[2]))(*tokens())
   chex.assert_trees_all_close(traced, expected, rtol=3e-6, atol=1e-6)
 
@@ -131,7 +122,7 @@ def test_many_classes_are_accurate_without_a_copy():
   ("name", "dtype"),
   [
     ("aurc", jnp.float32),
-    ("fit_temperature", jnp.float32),
+    ("temperature", jnp.float32),
     ("classwise_ece", jnp.float32),
     ("brier_decomposition", jnp.float32),
     ("evaluate", jnp.bfloat16),
@@ -235,6 +226,7 @@ def test_reports_of_padded_tokens():
     calibration.report(logits, labels, where=where, groups=groups[:2])
 
 
+@pytest.mark.mostly_slow(3)  # The next test has all kinds.
 @pytest.mark.parametrize("kind", ["product", "minimum", "mean"])
 def test_selective_prediction_over_sequences(kind):
   """Positive scores of two classes rank sequences: label 1 is correct."""
@@ -252,6 +244,7 @@ def test_selective_prediction_over_sequences(kind):
   )
 
 
+@pytest.mark.mostly_slow(2)
 @pytest.mark.parametrize("kind", ["product", "minimum", "mean"])
 @pytest.mark.parametrize("generated", [False, True])
 def test_sequence_confidence(kind, generated):

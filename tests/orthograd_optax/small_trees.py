@@ -1,0 +1,16 @@
+"""Parameters and gradients of two layers, and their first update."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+PARAMS = {
+  "a": {"kernel": jnp.arange(1.0, 7.0).reshape(2, 3), "bias": jnp.ones(3)},
+  "b": {"kernel": jnp.array([[1.0, -2.0], [0.5, 3.0]])},
+}
+GRADS = jax.tree.map(jnp.cos, PARAMS)
+
+
+def update(transform, grads=GRADS, params=PARAMS) -> tuple[Any, Any]:
+  return transform.update(grads, transform.init(params), params)
