@@ -129,8 +129,8 @@ def remove_damaged(folder: pathlib.Path, group: Group) -> list[str]:
       if isinstance(error, OSError) and error.errno not in _DAMAGED:
         # The same file may be readable tomorrow.
         raise UserError(
-          f"{path} can't be read: {error}. Get permission or mend the disk, and "
-          "repeat the command; or remove it, to resume from the one before it."
+          f"{path} can't be read: {error}. Get permission or mend the disk, "
+          "and repeat the command; or remove it, to resume from the one before."
         ) from error
       problems.append(f"removed the damaged checkpoint {path}: {error}")
       remove(path)

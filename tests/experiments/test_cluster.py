@@ -9,6 +9,7 @@ import types
 
 import pytest
 
+from experiments import __main__ as command_line
 from experiments import rows
 from experiments.cli import cluster
 from experiments.files import UserError

@@ -20,7 +20,7 @@ import small_cifar
 import tiny
 
 from experiments import rows
-from experiments.datasets import cifar10, sources
+from experiments.datasets import cifar, sources
 from experiments.engine import merging, runner
 from experiments.files import UserError
 from experiments.rows import kept
@@ -143,7 +143,7 @@ def _locks(mount: Mount, whole: pathlib.Path) -> Iterator[Case]:
   uses: dict[str, Callable[[pathlib.Path], Any]] = {
     "run": lambda folder: runner.run_study(tiny.STUDY, folder),
     "data fetch": lambda folder: sources.fetch(
-      cifar10.FILES, "auto", folder, lambda _: None
+      cifar.CIFAR10, "auto", folder, lambda _: None
     ),
     "merge": lambda folder: merging.merge([whole], folder),
     "keep": lambda folder: kept.keep([whole], folder),
@@ -169,7 +169,7 @@ def _uses(whole: pathlib.Path, archive: pathlib.Path) -> dict[str, Use]:
       rows.Rows(folder / "rows.jsonl").append([source[0] | {"seed": seed}])
 
   def fetch(folder: pathlib.Path) -> None:
-    sources.fetch(cifar10.FILES, str(archive), folder, lambda _: None)
+    sources.fetch(cifar.CIFAR10, str(archive), folder, lambda _: None)
 
   def save(folder: pathlib.Path) -> None:
     fitted = calibration.Temperature(jnp.float32(2), columns=3)
@@ -185,8 +185,8 @@ def _uses(whole: pathlib.Path, archive: pathlib.Path) -> dict[str, Use]:
       fetch,
       lambda folder: {
         name
-        for name in cifar10.FILES.digests
-        if not cifar10.FILES.problem(folder / name)
+        for name in cifar.CIFAR10.digests
+        if not cifar.CIFAR10.problem(folder / name)
       },
     ),
     "merge": (lambda folder: merging.merge([whole], folder), keys),
