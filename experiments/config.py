@@ -26,8 +26,8 @@ from experiments import studies as package
 from experiments.fields import (
   ConfigError,
   Settings,
-  check,
   check_distinct,
+  check_fields,
   parse,
   unparse,
 )
@@ -75,7 +75,7 @@ class Config(Settings):
   seeds_per_subset: int = _field(1, at_least=1)
 
   def __post_init__(self):
-    check(self)
+    check_fields(self)
     name = self.dataset
     if not datasets.npz.is_npz(name) and name not in datasets.DATASETS:
       known = ", ".join(datasets.DATASETS)
@@ -189,14 +189,14 @@ class Method(Settings):
   averaging: float = _field(0.999, at_least=0.0, below=1.0)
 
   # Not in __post_init__: JAX rebuilds methods with arrays and placeholders.
-  def check(self) -> None:
+  def check_settings(self) -> None:
     """Raises a ConfigError if a setting is not allowed."""
     if not is_name(self.name):
       raise ConfigError(
         f"A method's name is {self.name!r}, but must be allowed in a file's "
         "name: no slash, and no dot at the start."
       )
-    check(self)
+    check_fields(self)
 
   def resolve(self, config: Config) -> "Method":
     """Returns the method, nameless, with the recipe's settings for None."""
@@ -333,7 +333,7 @@ class Study(Settings):
   share: tuple[int, int] = (1, 1)
 
   def __post_init__(self):
-    check(self)
+    check_fields(self)
     if not isinstance(self.config, Config):
       raise ConfigError(
         f"config is {reprlib.repr(self.config)}, but must be a Config."
@@ -348,7 +348,7 @@ class Study(Settings):
     if not self.methods:
       raise ConfigError("methods is empty, but must name at least one.")
     for method in self.methods:
-      method.check()
+      method.check_settings()
     check_distinct("methods", self.method_names)
     for name in itertools.chain(*self.pairs):
       if name not in self.comparable:

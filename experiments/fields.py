@@ -84,7 +84,7 @@ def unparse(value: Any) -> str:
   return str(value)
 
 
-def check(config: Any) -> None:
+def check_fields(config: Any) -> None:
   """Raises a ConfigError if a field of a dataclass breaks its rule."""
   for field in dataclasses.fields(config):
     value = getattr(config, field.name)

@@ -281,7 +281,7 @@ def temperatures(study: Study) -> dict[int, float]:
   }
 
 
-def check(study: Study) -> None:
+def check_chosen(study: Study) -> None:
   """Raises a UserError if a study's settings or temperatures aren't known."""
   waiting = [name for name in study.method_names if name.endswith(UNTUNED)]
   if waiting and study.config.dataset != "sample":

@@ -179,7 +179,7 @@ def run(args: argparse.Namespace) -> None:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
   _prepare_devices(args)
   study, folder = _study(args)
-  tuning.check(study)
+  tuning.check_chosen(study)
   if changes := _changes(study, args):
     engine.Progress()(f"{study.name}: {changes}")
   if args.kept and args.share:
@@ -443,7 +443,7 @@ def _run_jobs(args: argparse.Namespace) -> None:
   if not all(settings.values()):
     raise UserError(f"Expected --sbatch KEY=VALUE, got {args.sbatch}.")
   study, folder = _study(args)
-  tuning.check(study)
+  tuning.check_chosen(study)
   if (folder / "rows.jsonl").exists() and not (folder / "shares").exists():
     raise UserError(
       f"{folder} has rows already. Give --output a new folder, then `merge` "

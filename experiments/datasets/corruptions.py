@@ -461,7 +461,7 @@ def _prepare(name: str, c: tuple[Any, ...]) -> tuple[Any, Any]:
   return (), c
 
 
-def check(name: str, severity: int) -> None:
+def check_name(name: str, severity: int) -> None:
   """Raises a ValueError if there is no such corruption or severity."""
   if name not in PARAMETERS:
     raise ValueError(
@@ -492,7 +492,7 @@ def corrupt(images: Any, name: str, severity: int, key: jax.Array) -> jax.Array:
     >>> print(foggy.shape, foggy.dtype)
     (8, 32, 32, 3) uint8
   """
-  check(name, severity)
+  check_name(name, severity)
   shape, dtype = np.shape(images), getattr(images, "dtype", None)
   if len(shape) != 4 or shape[1:] != (SIZE, SIZE, 3) or dtype != np.uint8:
     raise ValueError(

@@ -47,7 +47,7 @@ def load(
   Raises:
     DataError: if they are missing or not CIFAR-10-C's.
   """
-  corruptions.check(name, severity)
+  corruptions.check_name(name, severity)
   read, folder = _reader(path)
   return read(folder, name, severity)
 

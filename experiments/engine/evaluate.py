@@ -53,7 +53,7 @@ def images_of(
   name, _, severity = dataset.partition("/")
   if path is not None:
     return published.load(path, name, int(severity))
-  corruptions.check(name, int(severity))
+  corruptions.check_name(name, int(severity))
   number = corruptions.ALL_CORRUPTIONS.index(name)
   key = jax.random.fold_in(jax.random.key(2019), number)
   key = jax.random.fold_in(key, int(severity))

@@ -51,7 +51,7 @@ class NumberError(ValueError):
   """A number is missing or not finite."""
 
 
-def check(value: float | None) -> float:
+def finite(value: float | None) -> float:
   if value is None or not math.isfinite(value):
     raise NumberError(f"a number is {value}, but must be finite")
   return value
@@ -59,7 +59,7 @@ def check(value: float | None) -> float:
 
 def form(value: float | None, spec: str) -> str:
   """Formats a number by a specification such as ".2f"."""
-  return format(check(value), spec)
+  return format(finite(value), spec)
 
 
 def number(value: float | None, metric: str = "") -> str:
@@ -94,7 +94,7 @@ def by(row: compare.Compared) -> str:
 
 
 def p_value(p: float | None) -> str:
-  return form(p, ".3f" if check(p) >= 0.001 else ".2g").replace("e-0", "e-")
+  return form(p, ".3f" if finite(p) >= 0.001 else ".2g").replace("e-0", "e-")
 
 
 def label(key: str) -> str:
@@ -113,7 +113,7 @@ def _finalize(value: Any) -> Any:
   if isinstance(value, str | jinja2.Undefined):
     return value
   if value is None or isinstance(value, numbers.Real):
-    return check(cast(float | None, value))
+    return finite(cast(float | None, value))
   raise NumberError(f"{value!r} is neither text nor a number")
 
 

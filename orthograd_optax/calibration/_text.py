@@ -256,13 +256,13 @@ def _scale(report: Results) -> str:
   if gain.low > 0 or gain.high < 0:
     verdict = f"{'lowers' if gain.low > 0 else 'raises'} the loss"
   value, low, high = fitted
-  side = "above 1, so the model is over"
-  if value < 1:
-    side = "below 1, so the model is under"
+  side = "not clearly different from 1"
+  if low > 1 or high < 1:
+    side = f"so the model is {'over' if low > 1 else 'under'}confident"
   nll, ece = _changes(report, "temperature")
   return (
     f"{where} The fitted temperature is {value:.3g} ({low:.3g} to {high:.3g}), "
-    f"{side}confident. On the held-out examples, it {verdict}: the NLL goes "
+    f"{side}. On the held-out examples, it {verdict}: the NLL goes "
     f"{nll}, and the ECE {ece}."
   )
 

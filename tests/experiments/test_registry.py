@@ -27,7 +27,7 @@ def test_every_entry(kind, name):
     assert model.method == "patches"
     return
   method = dataclasses.replace(SGD, **{kind: name})
-  method.check()
+  method.check_settings()
   assert set(part.takes) <= {*vars(method), "hidden"}
   if name != SGD.loss:
     assert getattr(METHODS[name], kind) == name

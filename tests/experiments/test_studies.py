@@ -231,7 +231,7 @@ def test_settings_come_from_kept_rows(name, reload_study):
   assert reload(f"{name}_tuning") == after
   chosen = reload(name)
   assert len(chosen.methods) == len(waiting.methods)
-  tuning.check(chosen)
+  tuning.check_chosen(chosen)
   without_t = ()
   if name in ("label_noise", "fashion"):
     without_t = reload(f"{name}_without_t").methods

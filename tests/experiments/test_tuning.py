@@ -160,8 +160,8 @@ def test_study_with_chosen_settings(rows):
 def test_refuses_what_is_not_chosen(rows):
   waits = Study(name="waits", methods=tuned().chosen("loss"))
   with pytest.raises(UserError, match="sgd_untuned.*`keep`"):
-    tuning.check(waits)
-  tuning.check(waits.override(["dataset=sample", "per_class=10"]))
+    tuning.check_chosen(waits)
+  tuning.check_chosen(waits.override(["dataset=sample", "per_class=10"]))
 
 
 def test_temperatures(rows):
@@ -175,7 +175,7 @@ def test_temperatures(rows):
   rows += [own(55, 3.0), own(56, 3.0) | {"config_hash": "trial"}]
   assert tuning.temperatures(folds) == {10: pytest.approx(4.0)}
   its = Study("test", seeds=1, first_seed=10, temperatures_of=folds.name)
-  tuning.check(its)
+  tuning.check_chosen(its)
   its = dataclasses.replace(its, seeds=2)
   with pytest.raises(UserError, match="seeds 11 from cross_val.*`keep`"):
-    tuning.check(its)
+    tuning.check_chosen(its)

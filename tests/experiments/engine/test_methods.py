@@ -358,10 +358,10 @@ def test_average_is_evaluated():
 
 def test_what_can_not_be():
   with pytest.raises(ValueError, match="strength is 2.0.*at most 1.0"):
-    dataclasses.replace(SGD, strength=2.0).check()
+    dataclasses.replace(SGD, strength=2.0).check_settings()
   with pytest.raises(ValueError, match="name is ''"):
-    Method().check()
+    Method().check_settings()
   with pytest.raises(ValueError, match="loss is 'mse'.*cross_entropy, label"):
-    Method("x", loss="mse").check()
+    Method("x", loss="mse").check_settings()
   for method in METHODS.values():
-    method.check()
+    method.check_settings()

@@ -1045,7 +1045,8 @@ def test_logits_are_taken_at_face_value():
       assert_close(nll(logits, labels), expected)
     assert_close(calibration.tally(logits, labels).metrics()["nll"], expected)
     calibration.evaluate(logits, labels)
-    calibration.fit(logits, labels)
+    with pytest.raises(ValueError, match="look like probabilities"):
+      calibration.fit(logits, labels)
 
 
 def test_small_batches_of_scores_never_fail():
