@@ -133,7 +133,7 @@ class Bounded(io.RawIOBase):
 
 def read_bounded(path: pathlib.Path, most: int) -> bytes:
   """Reads a file, or raises a UserError if it has more than `most` bytes."""
-  with path.open("rb") as file:
+  with naming(path), path.open("rb") as file:
     content = file.read(most + 1)
   if len(content) > most:
     raise UserError(

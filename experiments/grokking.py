@@ -320,8 +320,9 @@ def tests(
   bare = list(goal[ADAMW].values())
   p_values = {"⊥AdamW − AdamW: Fisher": fisher([*ours.values()], bare, steps)}
   for arm, theirs in goal.items():
-    if arm != ADAMW and not arm.orthograd:
-      test = stats.wilcoxon([*ours.values()], [theirs[seed] for seed in ours])
+    both = [seed for seed in ours if seed in theirs]
+    if arm != ADAMW and not arm.orthograd and len(both) > 1:
+      test = stats.wilcoxon([ours[s] for s in both], [theirs[s] for s in both])
       p_values[f"⊥AdamW − {arm.name}: Wilcoxon"] = test.pvalue
   return p_values
 

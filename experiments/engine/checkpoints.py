@@ -11,11 +11,12 @@ from collections.abc import Mapping
 import concurrent.futures
 import errno
 import hashlib
-import io
 import json
 import pathlib
 import re
+import reprlib
 from typing import Any
+import zipfile
 
 import jax
 import numpy as np
@@ -26,6 +27,8 @@ from experiments.files import UserError, naming, remove, replacing, sha256
 KEPT = 2
 # Errors of reading, if a file was removed or replaced.
 _DAMAGED = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
+# What reading a damaged file raises.
+_PROBLEMS = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile)
 DIGEST_SIZE = hashlib.sha256().digest_size
 # What identifies a group: texts such as the digest of its settings.
 Group = Mapping[str, str]
@@ -64,7 +67,15 @@ class Checkpoints:
       like: the state's shapes, dtypes and shardings.
     """
     path = self.folder / str(epoch)
-    arrays = _read(path, self.group)
+    try:
+      _verify(path, self.group)
+      with naming(path), path.open("rb") as file, np.load(file) as saved:
+        arrays = [saved[name] for name in saved if name != "identity"]
+    except _PROBLEMS as error:
+      raise UserError(
+        f"{path} can't be restored: {error}. Repeat the command: it removes "
+        "what is damaged, and resumes from the checkpoint before it."
+      ) from error
     leaves, treedef = jax.tree.flatten(like)
     form = lambda arrays: [(x.shape, x.dtype) for x in arrays]
     if form(arrays) != form(leaves):
@@ -81,10 +92,10 @@ class Checkpoints:
 
     It replaces the checkpoints of this epoch and of later ones.
     """
+    self._wait()  # raises if the one before failed
     arrays = gather(jax.tree.leaves(state))
     if jax.default_backend() == "cpu":  # views of what the next epoch reuses
       arrays = [x.copy() for x in arrays]
-    self._wait()  # raises if the one before failed
     if jax.process_index() == 0:
       self._finished = self._thread.submit(self._write, epoch, arrays)
 
@@ -124,8 +135,8 @@ def remove_damaged(folder: pathlib.Path, group: Group) -> list[str]:
   for epoch in reversed(_epochs(folder)):
     path = folder / str(epoch)
     try:
-      _read(path, group)
-    except (OSError, ValueError) as error:
+      _verify(path, group)
+    except _PROBLEMS as error:
       if isinstance(error, OSError) and error.errno not in _DAMAGED:
         # The same file may be readable tomorrow.
         raise UserError(
@@ -143,17 +154,20 @@ def _epochs(folder: pathlib.Path) -> list[int]:
   return sorted(epochs, reverse=True)
 
 
-def _read(path: pathlib.Path, group: Group) -> list[np.ndarray]:
-  """Returns the arrays of a checkpoint, or raises a ValueError."""
-  with naming(path):
-    content = memoryview(path.read_bytes())  # slices are no copies
-  content, digest = content[:-DIGEST_SIZE], content[-DIGEST_SIZE:]
-  if hashlib.sha256(content).digest() != digest:
+def _verify(path: pathlib.Path, group: Group) -> None:
+  """Raises an error if a checkpoint is damaged, or not of the group."""
+  digest = hashlib.sha256()
+  with naming(path), path.open("rb") as file:
+    left = path.stat().st_size - DIGEST_SIZE
+    while left > 0 and (part := file.read(min(left, 2**20))):
+      digest.update(part)
+      left -= len(part)
+    written = file.read()
+  if written != digest.digest():
     raise ValueError("it is not what was written, by its SHA-256 digest")
-  with np.load(io.BytesIO(content)) as file:
-    identity, *arrays = file.values()
-  written = json.loads(str(identity))
+  with naming(path), path.open("rb") as file, np.load(file) as saved:
+    identity = json.loads(str(saved["identity"]))
   for name, value in {**group, "epoch": int(path.name)}.items():
-    if written.get(name) != value:
-      raise ValueError(f"expected {name} {value!r}, got {written.get(name)!r}")
-  return arrays
+    if identity.get(name) != value:
+      given = reprlib.repr(identity.get(name))
+      raise ValueError(f"expected {name} {value!r}, got {given}")

@@ -19,7 +19,7 @@ from experiments.config import Method, Run, Study, ensemble, load_study
 from experiments.engine import evaluate, train
 from experiments.engine.checkpoints import Checkpoints, remove_damaged
 from experiments.engine.progress import Eta
-from experiments.files import UserError, parse_json, replacing
+from experiments.files import UserError, naming, parse_json, replacing
 from experiments.rows import Missing, Rows, environment, now
 
 
@@ -54,7 +54,8 @@ def manifest(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
 def begun(study: Study, folder: pathlib.Path) -> Iterator[list[Run]]:
   """Yields a folder's groups that have checkpoints of the study's config."""
   for path in sorted(folder.glob("checkpoints/*/runs.json")):
-    content = path.read_bytes()
+    with naming(path):
+      content = path.read_bytes()
     try:
       saved = parse_json(content)
       if not isinstance(saved, dict):

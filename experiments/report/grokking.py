@@ -115,12 +115,21 @@ def rates_facts(rows: Rows, steps: int) -> dict[str, Any]:
     # Where all seeds generalize.
     "bare": _where(by_rate, lambda arm: arm == ADAMW),
     "orthograd": _where(by_rate, lambda arm: arm == ORTHOGRAD),
-    "tuned": _where(
-      by_rate, lambda arm: arm.weight_decay and not arm.orthograd
-    ),
+    "tuned": _where(by_rate, _is_tuned),
+    # Where AdamW with a tuned weight decay needs fewer steps than ⊥AdamW.
+    "sooner": [
+      rate
+      for rate, arms in by_rate.items()
+      for arm, its in arms.items()
+      if _is_tuned(arm) and its["to_goal"][0] < arms[ORTHOGRAD]["to_goal"][0]
+    ],
     "steps": steps,
     "row": rows[-1],
   }
+
+
+def _is_tuned(arm: Arm) -> bool:
+  return bool(arm.weight_decay) and not arm.orthograd
 
 
 def _where(

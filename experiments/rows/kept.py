@@ -54,7 +54,8 @@ def keep(
 def _digests(folder: pathlib.Path) -> dict[str, str]:
   """Returns the digests in `SHA256SUMS`, by file."""
   path = folder / SUMS
-  text = path.read_text("utf-8", "replace") if path.exists() else ""
+  with files.naming(path):
+    text = path.read_text("utf-8", "replace") if path.exists() else ""
   pairs = (line.partition("  ") for line in text.splitlines())
   return {name: digest for digest, _, name in pairs}
 

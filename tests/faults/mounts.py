@@ -40,7 +40,7 @@ ERRORS = (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EACCES)
 REMEDIES = ("repeat the command", "Give a folder", "Use a folder", "Make room")
 STUDIES = 4
 # Suffixes of files and folders that are half written or half removed.
-LEFT = (".part", ".new", ".old")
+LEFT = (".part",)
 
 
 def compiled(folder: pathlib.Path) -> pathlib.Path | str:

@@ -1,6 +1,7 @@
 """Checkpoints that are kept, damaged, found out and gone back from."""
 
 import errno
+import hashlib
 import os
 import pathlib
 import re
@@ -107,6 +108,18 @@ def test_what_is_not_whole_is_removed(copy, size):
   assert_restored(copy, 1)
 
 
+def test_what_was_damaged_before_its_digest_is_removed(copy):
+  content = bytearray((copy / "2").read_bytes()[: -checkpoints.DIGEST_SIZE])
+  content[-22:-18] = b"zip?"  # the end of the directory
+  digest = hashlib.sha256(content).digest()
+  (copy / "2").write_bytes(content + digest)
+  with pytest.raises(UserError, match="2 can't be restored: .*Repeat"):
+    restored(copy)
+  (problem,) = checkpoints.remove_damaged(copy, GROUP)
+  assert f"removed the damaged checkpoint {copy / '2'}: " in problem
+  assert_restored(copy, 1)
+
+
 @pytest.mark.parametrize(
   ("change", "message"),
   [
@@ -152,10 +165,10 @@ def test_what_is_not_a_file_is_removed(copy, tmp_path, kind):
 def test_what_can_not_be_read_now_is_kept(copy, monkeypatch):
   """A disk or a network may work again."""
 
-  def fail(path):
+  def fail(path, mode):
     raise OSError(errno.EIO, "Input/output error")
 
-  monkeypatch.setattr(pathlib.Path, "read_bytes", fail)
+  monkeypatch.setattr(pathlib.Path, "open", fail)
   with pytest.raises(UserError, match="1 can't be read: .*repeat the command"):
     checkpoints.remove_damaged(copy, GROUP)
   monkeypatch.undo()
