@@ -1,6 +1,6 @@
 """Makes the pages of grokking, studies 11 and 20: who generalizes, and when."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,13 +72,7 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
     "seeds": seeds,
     "steps": steps,
     "arms": [
-      {
-        "name": arm.name,
-        "reached": int(np.sum(goal[arm] <= recipe.steps)),
-        "to_goal": [float(f(goal[arm])) for f in (np.median, np.min, np.max)],
-        "train": values(arm, "train", "top1"),
-        **{m: values(arm, "metrics", m) for m in ("top1", "loss", "ece")},
-      }
+      _arm(main, arm, {s: to_goal[arm][s] for s in seeds}, recipe)
       for arm in ARMS
     ],
     "curves": {
@@ -106,62 +100,57 @@ def rates_facts(rows: Rows, steps: int) -> dict[str, Any]:
     for question, p in grokking.tests(goal, steps).items():
       p_values[rate, question] = p
   holm = stats.holm(list(p_values.values())).tolist()
+  is_tuned = lambda arm: arm.weight_decay and not arm.orthograd
+  where = lambda is_so: [
+    rate
+    for rate, arms in by_rate.items()
+    for arm, its in arms.items()
+    if is_so(arm, its, arms)
+  ]
+  whole = lambda its: its["reached"] == its["seeds"]
+  median = lambda its: its["to_goal"][0]
   return {
     "rates": by_rate,
     "tests": [
       (*test, p, adjusted)
       for (test, p), adjusted in zip(p_values.items(), holm, strict=True)
     ],
-    # Where all seeds generalize.
-    "bare": _where(by_rate, lambda arm: arm == ADAMW),
-    "orthograd": _where(by_rate, lambda arm: arm == ORTHOGRAD),
-    "tuned": _where(by_rate, _is_tuned),
+    # The rates at which all seeds reach 99 %.
+    "bare": where(lambda arm, its, _: arm == ADAMW and whole(its)),
+    "orthograd": where(lambda arm, its, _: arm == ORTHOGRAD and whole(its)),
+    "tuned": where(lambda arm, its, _: is_tuned(arm) and whole(its)),
     # Where AdamW with a tuned weight decay needs fewer steps than ⊥AdamW.
-    "sooner": [
-      rate
-      for rate, arms in by_rate.items()
-      for arm, its in arms.items()
-      if _is_tuned(arm) and its["to_goal"][0] < arms[ORTHOGRAD]["to_goal"][0]
-    ],
+    "sooner": where(
+      lambda arm, its, arms: (
+        is_tuned(arm) and median(its) < median(arms[ORTHOGRAD])
+      )
+    ),
     "steps": steps,
     "row": rows[-1],
   }
 
 
-def _is_tuned(arm: Arm) -> bool:
-  return bool(arm.weight_decay) and not arm.orthograd
-
-
-def _where(
-  by_rate: Mapping[float, Mapping[Arm, Any]], chosen: Callable[[Arm], Any]
-) -> list[float]:
-  """Returns the rates at which all seeds of the chosen arm reach 99 %."""
-  return [
-    rate
-    for rate, arms in by_rate.items()
-    for arm, its in arms.items()
-    if chosen(arm) and its["reached"] == its["seeds"]
-  ]
-
-
 def _arm(
   rows: Rows, arm: Arm, goal: Mapping[int, int], recipe: Recipe
 ) -> dict[str, Any]:
-  """Returns the steps to 99 % of an arm, and its accuracies at the end."""
-  steps = list(goal.values())
+  """Returns the steps to 99 % of an arm's seeds, and metrics at the end."""
+  steps, end = list(goal.values()), (arm.key, recipe.steps, recipe.hash)
   ended = [
     row
     for row in rows
-    if (row["method"], row["epoch"]) == (arm.key, recipe.steps)
+    if (row["method"], row["epoch"], row["config_hash"]) == end
+    and row["seed"] in goal
   ]
-  of_part = lambda part: np.array([row[part]["top1"] for row in ended])
+  values = lambda part, metric: np.array(
+    [r[part][metric] for r in ended], float
+  )
   return {
     "name": arm.name,
     "seeds": len(steps),
     "reached": sum(step <= recipe.steps for step in steps),
     "to_goal": [float(f(steps)) for f in (np.median, np.min, np.max)],
-    "train": of_part("train"),
-    "top1": of_part("metrics"),
+    "train": values("train", "top1"),
+    **{m: values("metrics", m) for m in ("top1", "loss", "ece")},
   }
 
 
