@@ -76,7 +76,7 @@ def damage_checkpoints(
 
   def look(path: pathlib.Path, figures: Figures) -> None:
     try:
-      checkpoints._read(path, group)
+      checkpoints._verify(path, group)
     except (OSError, ValueError):
       figures.outcomes["refused"] += 1
     else:
