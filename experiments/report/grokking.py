@@ -60,8 +60,8 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
   }
   every = recipe.evaluate_every
   steps = range(every, recipe.steps + 1, every)
-  values = lambda arm, part, metric, step=recipe.steps: np.array(
-    [by_key[arm.key, seed, step][part][metric] for seed in seeds], float
+  accuracies = lambda arm, step: np.array(
+    [by_key[arm.key, seed, step]["metrics"]["top1"] for seed in seeds], float
   )
   goal = {arm: np.array([to_goal[arm][s] for s in seeds]) for arm in ARMS}
   start = min(map(clock_start, by_key.values()))
@@ -76,8 +76,7 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
       for arm in ARMS
     ],
     "curves": {
-      arm.name: np.stack([values(arm, "metrics", "top1", s) for s in steps], 1)
-      for arm in ARMS
+      arm.name: np.stack([accuracies(arm, s) for s in steps], 1) for arm in ARMS
     },
     **conclude(goal, recipe.steps),
     "tuned": grokking.TUNED,
