@@ -43,6 +43,11 @@ def field(default: Any, **rule: Any) -> Any:
   return dataclasses.field(default=default, metadata={"rule": rule})
 
 
+def settable(of: Any) -> dict[str, dataclasses.Field]:
+  """Returns the fields of a dataclass that have a rule, by name."""
+  return {f.name: f for f in dataclasses.fields(of) if f.metadata}
+
+
 def kind(field: dataclasses.Field) -> type:
   """Returns the type of a field's values."""
   return float if field.default is None else type(field.default)
