@@ -411,6 +411,12 @@ class Study(Settings):
     sets = [f"{name}/{i}" for name in self.corruptions for i in range(1, 6)]
     return ["train", "clean", *sets]
 
+  def comparing(self, *pairs: tuple[Method, Method], **changes: Any) -> "Study":
+    """Returns the study with these pairs, and by default just their methods."""
+    methods = tuple(dict.fromkeys(itertools.chain(*pairs)))
+    names = tuple((one.name, other.name) for one, other in pairs)
+    return self.replace(**{"methods": methods, "pairs": names} | changes)
+
   def override(self, settings: list[str]) -> "Study":
     """Returns the study with some settings replaced.
 
@@ -500,8 +506,8 @@ def describe(name: str) -> tuple[Study, str]:
         f"{brief(error).rstrip('.')}. Correct the file. It must define STUDY, "
         "an experiments.config.Study."
       )
-    kind = type(error).__name__
-    raise ConfigError(f"{path}{where}: {kind}: {problem}") from error
+    error_name = type(error).__name__
+    raise ConfigError(f"{path}{where}: {error_name}: {problem}") from error
   return study, (content["__doc__"] or "").strip() or study.name
 
 
