@@ -10,27 +10,30 @@ from experiments.datasets.cache import Files
 from experiments.files import UserError
 
 
-def fetch(args: argparse.Namespace) -> None:
+def do_fetch(args: argparse.Namespace) -> None:
   sources.fetch(_find(args.name), args.source)
 
 
-def status(args: argparse.Namespace) -> None:
+do_frost = do_fetch
+
+
+def do_status(args: argparse.Namespace) -> None:
   for files in [_find(args.name)] if args.name else _known().values():
     print(files.status())
 
 
-def verify(args: argparse.Namespace) -> None:
+def do_verify(args: argparse.Namespace) -> None:
   remedy = f"`python -m experiments data fetch {args.name}` replaces them."
   problems = _find(args.name).verify()
   _report(problems, f"Files are missing or damaged: {remedy}")
 
 
-def check_published(args: argparse.Namespace) -> None:
+def do_published(args: argparse.Namespace) -> None:
   problems = published.verify(args.folder)
   _report(problems, f"{args.folder} is not the published CIFAR-10-C.")
 
 
-def draw_sheet(args: argparse.Namespace) -> None:
+def do_sheet(args: argparse.Namespace) -> None:
   sheet.draw(args.image, args.output, args.seed)
   print(f"Wrote {args.output}.")
 

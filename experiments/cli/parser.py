@@ -96,19 +96,20 @@ COMMANDS: dict[str, argparse.ArgumentParser] = {}
 
 
 def command(
-  function: str, text: str, *options: Options, example: str, **defaults: Any
+  text: str, *options: Options, example: str, **defaults: Any
 ) -> argparse.ArgumentParser:
-  """Adds a command.
+  """Adds a command, which calls `do_NAME` of studies.py or data.py.
 
   Args:
-    function: its function in this package, such as "studies:run".
     text: its help. The first line is its summary.
     *options: what :func:`add_options` takes.
-    example: words that begin with its name, such as "run quick".
+    example: words that begin with its name, such as "data fetch mnist".
     **defaults: values of arguments that are not given.
   """
-  words = example.split()
-  group, name = (DATA, words[1]) if words[0] == "data" else (ALL, words[0])
+  name, *others = example.split()
+  group, module = ALL, "studies"
+  if name == "data":
+    group, module, name = DATA, "data", others[0]
   parser = group.add_parser(
     name,
     help=text.partition("\n")[0],
@@ -118,7 +119,7 @@ def command(
   )
   for its in options:
     add_options(parser, its)
-  parser.set_defaults(function=function, **defaults)
+  parser.set_defaults(function=f"{module}:do_{name}", **defaults)
   COMMANDS[parser.prog.removeprefix(f"{PROGRAM} ")] = parser
   return parser
 
@@ -181,7 +182,6 @@ KEPT = {
 }
 
 command(
-  "studies:run",
   """train and evaluate the runs that a study's folder lacks
 
   Ctrl-C stops it, and the same command resumes it. Give other settings another
@@ -192,24 +192,20 @@ command(
   minutes=1440,
 )
 command(
-  "studies:resume",
   "resume the study saved in FOLDER, with its settings",
   *(FOLDER, GROUPS, TRAINING),
   example="resume runs/quick",
 )
 command(
-  "studies:plan",
   "measure a few steps; print a study's time and memory",
   *(STUDY, GROUPS),
   example="plan table1",
 )
 command(
-  "studies:list_studies",
   "list the studies and their numbers of runs",
   example="list",
 )
 command(
-  "studies:merge",
   """join the rows of a study's shares in one folder
 
   Settings must match, no row may be in two folders, and every check must hold.
@@ -224,19 +220,16 @@ command(
   help="folder for all of their rows",
 )
 command(
-  "studies:show",
   "print accuracy, loss, ECE and more of a study's folder, by method",
   FOLDER,
   example="show runs/quick",
 )
 command(
-  "studies:keep",
   "copy rows to experiments/results, which `report` reads",
   {"folder...": "one or more study folders"},
   example="keep runs/table1",
 )
 command(
-  "studies:write_report",
   """write the page of a study's folder, or of all kept rows
 
   With a folder: its page, report.html, which compares the study's methods. It
@@ -252,7 +245,6 @@ command(
   example="report runs/quick",
 )
 command(
-  "studies:train_grokking",
   """train AdamW and ⊥AdamW on addition mod 113
 
   Prints when each of them generalizes, without and with weight decay. It takes
@@ -269,7 +261,6 @@ command(
   output=pathlib.Path("runs", "grokking"),
 )
 command(
-  "studies:train_language",
   """train AdamW and ⊥AdamW on the text of this Python's packages
 
   A transformer of 11 M parameters predicts bytes. Chooses learning rates on
@@ -288,7 +279,6 @@ command(
 NAMES = "cifar10, cifar100, mnist, fashion_mnist or frost"
 NAME = {"[name]": f"{NAMES} (default: cifar10)"}
 command(
-  "data:fetch",
   "get the files of a data set that the cache lacks",
   NAME,
   {
@@ -302,20 +292,17 @@ command(
   source="auto",
 )
 command(
-  "data:status",
   "list the cache's files: present, or missing and how to get them",
   {"[name]": f"{NAMES} (default: all of them)"},
   example="data status mnist",
 )
 command(
-  "data:verify",
   "check the SHA-256 digests of a data set's files",
   NAME,
   example="data verify",
   name="cifar10",
 )
 command(
-  "data:fetch",
   """get the textures of CIFAR-10-C's frost, as `data fetch frost` does
 
   The textures come from the package imagecorruptions, downloaded by pip.
@@ -325,7 +312,6 @@ command(
   source="auto",
 )
 command(
-  "data:check_published",
   "check a copy of the published CIFAR-10-C",
   {
     "folder": "the folder of its .npy files, or a TFDS data dir with "
@@ -334,7 +320,6 @@ command(
   example="data published CIFAR-10-C",
 )
 command(
-  "data:draw_sheet",
   "draw one image in every corruption and severity of CIFAR-10-C",
   {
     "--image I": "which of the sample's 1,000 test images (19)",

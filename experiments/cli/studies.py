@@ -19,7 +19,7 @@ from experiments.engine import merging, planning
 from experiments.files import UserError
 
 
-def run(args: argparse.Namespace) -> None:
+def do_run(args: argparse.Namespace) -> None:
   if args.cluster or args.jobs:
     return _run_jobs(args)
   if args.share:
@@ -39,12 +39,12 @@ def run(args: argparse.Namespace) -> None:
   _train(study, folder, args)
 
 
-def resume(args: argparse.Namespace) -> None:
+def do_resume(args: argparse.Namespace) -> None:
   _prepare_devices(args)
   _train(config.load_settings(args.folder), args.folder, args)
 
 
-def plan(args: argparse.Namespace) -> None:
+def do_plan(args: argparse.Namespace) -> None:
   _keep_programs()
   study, folder = _study(args)
   print(planning.plan(study, folder, _options(args)))
@@ -52,7 +52,7 @@ def plan(args: argparse.Namespace) -> None:
     print(f"settings   {changes}")
 
 
-def list_studies(args: argparse.Namespace) -> None:
+def do_list(args: argparse.Namespace) -> None:
   del args
   names = config.study_names()
   width = max(map(len, names))
@@ -65,16 +65,16 @@ def list_studies(args: argparse.Namespace) -> None:
     print(f"{name:{width}} {about}")
 
 
-def merge(args: argparse.Namespace) -> None:
+def do_merge(args: argparse.Namespace) -> None:
   _merge(args.folder, args.output)
 
 
-def show(args: argparse.Namespace) -> None:
+def do_show(args: argparse.Namespace) -> None:
   print(report.show(args.folder))
   _print_left_out(args.folder)
 
 
-def keep(args: argparse.Namespace) -> None:
+def do_keep(args: argparse.Namespace) -> None:
   for path in report.keep(args.folder):
     print(f"Wrote {path}.")
   for folder in args.folder:
@@ -82,7 +82,7 @@ def keep(args: argparse.Namespace) -> None:
       _print_left_out(folder)
 
 
-def write_report(args: argparse.Namespace) -> None:
+def do_report(args: argparse.Namespace) -> None:
   if args.folder is None:
     for path in report.write_pages(args.output):
       print(f"Wrote {path}.")
@@ -91,18 +91,19 @@ def write_report(args: argparse.Namespace) -> None:
       f"--output is {args.output}, but a study's page is written to the "
       f"study's own folder, {args.folder}: leave --output out."
     )
+  elif lacking := folders.too_little(args.folder):
+    raise UserError(lacking)
   else:
-    folders.check_folder(args.folder)
     print(report.write_study(args.folder))
     _print_left_out(args.folder)
 
 
-def train_grokking(args: argparse.Namespace) -> None:
+def do_grokking(args: argparse.Namespace) -> None:
   its = args.output, args.rates, args.steps, args.seeds
   print(grokking.run_and_describe(*its))
 
 
-def train_language(args: argparse.Namespace) -> None:
+def do_language(args: argparse.Namespace) -> None:
   _keep_programs()
   recipe = language.SMALL if args.small else language.Recipe()
   rows = language.run(args.output, recipe, args.seeds or language.SEEDS)
