@@ -216,11 +216,10 @@ jax.tree_util.register_dataclass(
 )
 
 
-def with_orthograd(method: Method, **changes: Any) -> Method:
-  """Returns the method with ⊥Grad. Most changes keep both in one program."""
+def with_orthograd(method: Method) -> Method:
+  """Returns the method with ⊥Grad, for the same program."""
   name = "orthograd" if method.name == "sgd" else f"orthograd_{method.name}"
-  changes = {"name": name, "strength": 1.0} | changes
-  return method.replace(**changes)
+  return method.replace(name=name, strength=1.0)
 
 
 SGD = Method("sgd")
@@ -418,12 +417,10 @@ class Study(Settings):
     return self.replace(**{"methods": methods, "pairs": names} | changes)
 
   def override(self, settings: list[str]) -> "Study":
-    """Returns the study with some settings replaced.
+    """Returns the study with other settings, each of the form key=value.
 
-    Args:
-      settings: texts of the form key=value. A key is a field of the study or of
-        its config, or ``methods``. A list is separated by commas; ``all``
-        means all names.
+    A key is a field of the study or of its config, or ``methods``. A list is
+    separated by commas; ``all`` means all names.
     """
     own, recipe = settable(Study), settable(Config)
     known, values = own | recipe, {}
@@ -473,13 +470,9 @@ def study_names() -> list[str]:
 
 
 def describe(name: str) -> tuple[Study, str]:
-  """Returns a study and its description.
+  """Returns a study, by its name or the path of its file, and what it is.
 
-  Args:
-    name: a name in `study_names()`, or the path of a study file (.py).
-
-  Raises:
-    ConfigError: if there is no such study, or if its file is broken.
+  Raises a ConfigError if there is no such study, or if its file is broken.
   """
   own = _paths(tuple(package.__path__)).get(name)
   path = str(own or name)
@@ -512,7 +505,7 @@ def describe(name: str) -> tuple[Study, str]:
 
 
 def load_study(name: str) -> Study:
-  """Returns a study by its name or the path of its file."""
+  """Returns a study, by its name or the path of its file."""
   return describe(name)[0]
 
 

@@ -94,15 +94,9 @@ def to_try(
 ) -> dict[str, list[Setting]]:
   """Returns the settings to try, by method.
 
-  Args:
-    grids: grids of all methods.
-    losses: what is known so far.
-    more: how many settings an extension adds to each method; fewer if a
-      method's ladders have fewer.
-
-  Returns:
-    The grids; once all of their losses are known and a best setting lies on an
-    edge, the extended grids.
+  These are the grids. Once all of their losses are known and a best setting
+  lies on an edge, each gets `more` settings, or fewer if a method's ladders
+  have fewer.
   """
   tried = {name: grid.first() for name, grid in grids.items()}
   best = choose(tried, losses)
@@ -139,23 +133,14 @@ def named(method: Method, **settings: Any) -> Method:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-  """A tuning study, and what its kept rows choose.
-
-  Attributes:
-    name: name of the study.
-    config: the recipe, except for the images to evaluate on.
-    grids: by the name of a method in METHODS.
-    criterion: one of :data:`CRITERIA`, which decides about an extension.
-    seeds: number of seeds.
-    more: settings that an extension adds to each method.
-  """
+  """A tuning study, and what its kept rows choose."""
 
   name: str
-  config: Config
-  grids: Mapping[str, Grid]
-  criterion: str
+  config: Config  # except for the images to evaluate on
+  grids: Mapping[str, Grid]  # by the name of a method in METHODS
+  criterion: str  # one of CRITERIA, which decides about an extension
   seeds: int = 2
-  more: int = 4
+  more: int = 4  # settings that an extension adds to each method
 
   @functools.cached_property
   def study(self) -> Study:

@@ -35,16 +35,16 @@ KINDS: dict[str, dict[str, Any]] = {
   "KEY=VALUE": {"action": "append", "default": []},
   "LIST": {"type": matching(r"\d+(,\d+)*", "integers such as 100,101")},
   "N": {"type": positive},
+  "OUTPUT": {"type": pathlib.Path, "required": True},
   "folder": {"type": pathlib.Path},
   "[folder]": {"type": pathlib.Path, "nargs": "?"},
   "folder...": {"type": pathlib.Path, "nargs": "+"},
   "[name]": {"nargs": "?"},
 }
-Options = Mapping[str, str]
+Options = Mapping[str, str]  # {"--name PLACEHOLDER": help}
 
 
 def add_options(parser: argparse.ArgumentParser, options: Options) -> None:
-  """Adds options, given as {"--name PLACEHOLDER": help}."""
   for words, text in options.items():
     name, _, placeholder = words.partition(" ")
     if placeholder.startswith("{"):
@@ -97,14 +97,14 @@ COMMANDS: dict[str, argparse.ArgumentParser] = {}
 
 def command(
   text: str, *options: Options, example: str, **defaults: Any
-) -> argparse.ArgumentParser:
+) -> None:
   """Adds a command, which calls `do_NAME` of studies.py or data.py.
 
   Args:
     text: its help. The first line is its summary.
     *options: what :func:`add_options` takes.
     example: words that begin with its name, such as "data fetch mnist".
-    **defaults: values of arguments that are not given.
+    **defaults: values of options that are not given.
   """
   name, *others = example.split()
   group, module = ALL, "studies"
@@ -121,7 +121,6 @@ def command(
     add_options(parser, its)
   parser.set_defaults(function=f"{module}:do_{name}", **defaults)
   COMMANDS[parser.prog.removeprefix(f"{PROGRAM} ")] = parser
-  return parser
 
 
 STUDY = {
@@ -210,14 +209,11 @@ command(
 
   Settings must match, no row may be in two folders, and every check must hold.
   Checkpoints and logits stay in the shares.""",
-  {"folder...": "folders of shares"},
+  {
+    "folder...": "folders of shares",
+    "--output OUTPUT": "folder for all of their rows",
+  },
   example="merge runs/quick/shares/*-of-4 --output runs/quick",
-).add_argument(
-  "--output",
-  metavar="FOLDER",
-  required=True,
-  type=pathlib.Path,
-  help="folder for all of their rows",
 )
 command(
   "print accuracy, loss, ECE and more of a study's folder, by method",

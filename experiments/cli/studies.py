@@ -207,30 +207,23 @@ def _prepare_devices(args: argparse.Namespace) -> None:
   if args.deterministic:
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true"
-  processes = args.coordinator, args.processes, args.process
+  coordinator, count, number = args.coordinator, args.processes, args.process
   if args.distributed:
-    _join_processes(*processes)
-  elif processes != (None, None, None):
+    try:
+      jax.distributed.initialize(coordinator, count, number)
+    except (TypeError, ValueError) as error:
+      raise UserError(
+        f"jax can't find the other processes: {error} Start all of them under "
+        "a launcher that jax knows, such as SLURM's srun, or give each of them "
+        "--coordinator HOST:PORT (of process 0), --processes N and --process "
+        f"I, from 0 to N - 1. Got --coordinator {coordinator}, --processes "
+        f"{count} and --process {number}."
+      ) from error
+  elif (coordinator, count, number) != (None, None, None):
     raise UserError(
       "--coordinator, --processes and --process need --distributed."
     )
   _keep_programs()
-
-
-def _join_processes(
-  coordinator: str | None, count: int | None, number: int | None
-) -> None:
-  """Connects this process with the others, as options or a launcher say."""
-  try:
-    jax.distributed.initialize(coordinator, count, number)
-  except (TypeError, ValueError) as error:
-    raise UserError(
-      f"jax can't find the other processes: {error} Start all of them under a "
-      "launcher that jax knows, such as SLURM's srun, or give each of them "
-      "--coordinator HOST:PORT (of process 0), --processes N and --process I, "
-      f"from 0 to N - 1. Got --coordinator {coordinator}, --processes {count} "
-      f"and --process {number}."
-    ) from error
 
 
 def _keep_programs() -> None:
