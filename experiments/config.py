@@ -26,13 +26,14 @@ from experiments.fields import (
   Settings,
   check_distinct,
   check_fields,
+  check_name,
   field,
   kind,
   parse,
   settable,
   unparse,
 )
-from experiments.files import UserError, brief, is_name, parse_json
+from experiments.files import UserError, brief, parse_json
 
 # In a hash only if they are set: earlier hashes are without them.
 _LATER = "evaluate_on label_noise reserve calibrate seeds_per_subset".split()
@@ -187,11 +188,7 @@ class Method(Settings):
   # Not in __post_init__: JAX rebuilds methods with arrays and placeholders.
   def check_settings(self) -> None:
     """Raises a ConfigError if a setting is not allowed."""
-    if not is_name(self.name):
-      raise ConfigError(
-        f"A method's name is {self.name!r}, but must be allowed in a file's "
-        "name: no slash, and no dot at the start."
-      )
+    check_name("A method's name", self.name)
     check_fields(self)
 
   def resolve(self, config: Config) -> "Method":
@@ -321,15 +318,10 @@ class Study(Settings):
       raise ConfigError(
         f"config is {reprlib.repr(self.config)}, but must be a Config."
       )
-    if not is_name(self.name) or not is_name(self.models_of or self.name):
-      raise ConfigError(
-        f"name is {self.name!r} and models_of is {self.models_of!r}, but both "
-        "must be names of folders: no slash, and no dot at the start."
-      )
+    check_name("name", self.name)
+    check_name("models_of", self.models_of or self.name)
     if self.config.dataset in datasets.DATASETS:
       self.check_images()
-    if not self.methods:
-      raise ConfigError("methods is empty, but must name at least one.")
     for method in self.methods:
       method.check_settings()
     check_distinct("methods", self.method_names)
@@ -344,8 +336,8 @@ class Study(Settings):
         f"corrupted_at is {max(self.corrupted_at)}, but must be at most "
         f"epochs, {self.config.epochs}."
       )
-    if self.share != (1, 1) and not self.runs:
-      raise ConfigError(f"share is {self.share}, but has no runs.")
+    if not self.runs:
+      raise ConfigError("methods is empty, but must name at least one.")
 
   def check_images(self) -> None:
     """Raises a ConfigError if the data set's images don't suit the study."""

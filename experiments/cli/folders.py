@@ -79,7 +79,6 @@ def too_little(folder: pathlib.Path) -> str:
   )
 
 
-def _line(name: str, folder: pathlib.Path | None = None) -> str:
+def _line(*words: object) -> str:
   """Returns a command for a shell."""
-  line = f"{PROGRAM} {name}"
-  return f"{line} {shlex.quote(str(folder))}" if folder else line
+  return f"{PROGRAM} {shlex.join(map(str, words))}"
