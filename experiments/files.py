@@ -5,7 +5,6 @@ import contextlib
 import errno
 import fnmatch
 import hashlib
-import io
 import json
 import os
 import pathlib
@@ -88,59 +87,6 @@ def locked(folder: pathlib.Path, busy: Callable[[], object]) -> Iterator[None]:
   finally:
     with contextlib.suppress(OSError):  # The process's end unlocks it, too.
       lock.release()
-
-
-class Bounded(io.RawIOBase):
-  """Reads a file that may be hostile, up to limits.
-
-  Readers of archives allocate what a header claims. This file gives them no
-  more than the limits, and raises a UserError if there is more.
-
-  Attributes:
-    file: the file to read.
-    size: the largest position to read or seek.
-    at_once: bytes that one read may take.
-    left: bytes that all further reads may take.
-  """
-
-  def __init__(self, file: Any, size: int, at_once: int, left: int):
-    self.file, self.size, self.at_once, self.left = file, size, at_once, left
-
-  def read(self, size: int = -1, /) -> bytes:
-    most = min(self.at_once, self.left)
-    content = self.file.read(most + 1 if size < 0 else min(size, most + 1))
-    if len(content) > most:
-      raise UserError(f"expected at most {most:,} bytes to read here, got more")
-    self.left -= len(content)
-    self._check(self.tell())
-    return content
-
-  def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-    if whence == io.SEEK_SET:
-      self._check(offset)
-    return self.file.seek(offset, whence)
-
-  def tell(self) -> int:
-    return self.file.tell()
-
-  def seekable(self) -> bool:
-    return True
-
-  def _check(self, position: int) -> None:
-    if position > self.size:
-      raise UserError(f"expected at most {self.size:,} bytes in all, got more")
-
-
-def read_bounded(path: pathlib.Path, most: int) -> bytes:
-  """Reads a file, or raises a UserError if it has more than `most` bytes."""
-  with naming(path), path.open("rb") as file:
-    content = file.read(most + 1)
-  if len(content) > most:
-    raise UserError(
-      f"Expected at most {most:,} bytes in {path}, got "
-      f"{path.stat().st_size:,}. Get it again."
-    )
-  return content
 
 
 def brief(text: object) -> str:

