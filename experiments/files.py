@@ -55,13 +55,8 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
 def locked(folder: pathlib.Path, busy: Callable[[], object]) -> Iterator[None]:
   """Locks a folder against other processes. A killed process unlocks it.
 
-  Args:
-    folder: the folder to lock.
-    busy: called if another process has locked it; raises an error, or returns
-      to wait for that process.
-
-  Raises:
-    UserError: if the file system has no working locks.
+  If another process has locked it, `busy` is called. It raises an error, or
+  returns to wait for that process.
   """
   import filelock
 
@@ -113,9 +108,7 @@ def sha256(path: pathlib.Path) -> str:
 def remove_leftovers(folder: pathlib.Path, *names: str) -> None:
   """Removes temporary files that :func:`replacing` left when it was killed.
 
-  Args:
-    folder: folder of the files to be replaced.
-    names: patterns of their names, such as ``"study.json"`` or ``"*.npy"``.
+  Names of the files to be replaced may be patterns, such as ``"*.npy"``.
   """
   for path in folder.glob(".*.part"):
     match = re.fullmatch(r"\.(.+)-[a-z0-9_]{8}\.part", path.name)
@@ -144,17 +137,14 @@ def parse_json(content: str | bytes) -> Any:
 
 
 def run_bounded(
-  command: list[str], largest: int, seconds: float, **options: Any
-) -> subprocess.CompletedProcess[str]:
-  """Runs a program with limits on its time, files, memory and output.
+  command: list[str], folder: str, largest: int, seconds: float
+) -> tuple[int, str]:
+  """Runs a program in a folder, with limits on its time, memory and files.
 
-  Without `sh`, only the time and the output are limited.
+  Without `sh`, only the time is limited.
 
-  Args:
-    command: the program and its arguments.
-    largest: bytes of the largest file that it may write.
-    seconds: time after which it is killed.
-    **options: passed to `subprocess.Popen`.
+  Returns:
+    Its exit status, and the last 2,000 bytes of its output.
 
   Raises:
     subprocess.TimeoutExpired: if it takes longer.
@@ -166,12 +156,11 @@ def run_bounded(
   with tempfile.TemporaryFile() as output:
     done = subprocess.run(
       command,
+      cwd=folder,
       stdin=subprocess.DEVNULL,
       stdout=output,
       stderr=subprocess.STDOUT,
       timeout=seconds,
-      **options,
     )
     output.seek(max(output.tell() - 2000, 0))
-    text = output.read(2000).decode(errors="replace")
-  return subprocess.CompletedProcess(command, done.returncode, text)
+    return done.returncode, output.read(2000).decode(errors="replace")

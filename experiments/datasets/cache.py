@@ -97,12 +97,11 @@ class Files:
       digest, expected = sha256(path), self.digests[path.name]
     except OSError as error:
       return f"unreadable ({error.strerror})"
-    if digest == expected:
-      return None
-    size = path.stat().st_size
-    return (
-      f"damaged: {size:,} bytes, SHA-256 {digest[:16]}…, not {expected[:16]}…"
-    )
+    if digest != expected:
+      return (
+        f"damaged: {path.stat().st_size:,} bytes, SHA-256 {digest[:16]}…, not "
+        f"{expected[:16]}…"
+      )
 
   def verify(
     self, folder: str | os.PathLike | None = None
@@ -112,11 +111,7 @@ class Files:
     return {path: self.problem(path) for path in paths}
 
   def load(self, folder: str | os.PathLike | None = None) -> list[np.ndarray]:
-    """Maps all files into memory.
-
-    Raises:
-      DataError: if a file is missing or damaged.
-    """
+    """Maps all files into memory, if none is missing or damaged."""
     problems = self.verify(folder)
     for path, what in problems.items():
       if what:
@@ -149,11 +144,7 @@ class Files:
     return None
 
   def convert(self, there: Mapping[str, Member], where: object) -> Contents:
-    """Returns the files of the cache, from files of any version by name.
-
-    Raises:
-      DataError: if no version is complete. It says where the files are.
-    """
+    """Returns the files of the cache, from files of any version by name."""
     if not (convert := self.version(there)):
       origins = [x.url for x in self.downloads] or [self.npm or self.pip[0]]
       raise DataError(

@@ -69,13 +69,7 @@ def decode(
 
 
 def load_cifar10(folder: str | os.PathLike | None = None) -> Images:
-  """Loads CIFAR-10 from the cache.
-
-  Args:
-    folder: the cache; by default :func:`cache.cache_folder`.
-
-  Returns:
-    50,000 training and 10,000 test images with their labels.
+  """Loads 50,000 training and 10,000 test images of CIFAR-10 from the cache.
 
   Raises:
     DataError: if a file is missing or damaged.
@@ -90,9 +84,6 @@ def load_sample() -> Images:
 
   They are the first 100 of each class in CIFAR-10's order. Image i is of class
   i mod 10.
-
-  Returns:
-    Like :func:`load_cifar10`.
 
   Examples:
     >>> from experiments import datasets

@@ -33,13 +33,7 @@ PARAMETERS: dict[str, tuple[Any, ...]] = {
   "shot_noise": (500, 250, 100, 75, 50),
   "impulse_noise": (0.01, 0.02, 0.03, 0.05, 0.07),
   "defocus_blur": ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
-  "glass_blur": (
-    (0.05, 1, 1),
-    (0.25, 1, 1),
-    (0.4, 1, 1),
-    (0.25, 1, 2),
-    (0.4, 1, 2),
-  ),
+  "glass_blur": ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2)),
   "motion_blur": ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
   "zoom_blur": (1.06, 1.11, 1.16, 1.21, 1.26),
   "snow": (
@@ -365,35 +359,33 @@ def elastic(key, x, alpha, blur, reach):
   grid = jnp.stack([columns, rows, jnp.ones_like(rows)], axis=2)
   source = einsum("ijk,nkl->nijl", grid.astype(x.dtype), back)
   source = jnp.round(source * 32) / 32  # OpenCV's resolution
-  x = _bilinear(x, source[..., 1], source[..., 0], _reflect_101)
+  x = _bilinear(x, source[..., 1], source[..., 0], repeated=False)
 
   def displacement(key):
     noise = jax.random.uniform(key, (len(x), SIZE, SIZE), minval=-1, maxval=1)
     return alpha * dot(blur, noise)
 
   dx, dy = (displacement(noise) for noise in noises)
-  return _bilinear(x, rows[None] + dy, columns[None] + dx, _reflect)
+  return _bilinear(x, rows[None] + dy, columns[None] + dx, repeated=True)
 
 
-def _reflect_101(i):
-  i = jnp.abs(i) % (2 * SIZE - 2)
-  return jnp.minimum(i, 2 * SIZE - 2 - i)
+def _reflect(i, repeated):
+  """Reflects indices at the edge, whose pixel is there once, or repeated."""
+  period = 2 * SIZE - 2 + 2 * repeated
+  i = i % period
+  return jnp.minimum(i, period - repeated - i)
 
 
-def _reflect(i):
-  i = i % (2 * SIZE)
-  return jnp.minimum(i, 2 * SIZE - 1 - i)
-
-
-def _bilinear(images, rows, columns, border):
-  """Interpolates images. `border` maps indices outside to inside."""
+def _bilinear(images, rows, columns, repeated):
+  """Interpolates images, which are reflected at the edges."""
   low_row, low_column = jnp.floor(rows), jnp.floor(columns)
   down, right = (rows - low_row)[..., None], (columns - low_column)[..., None]
   low_row, low_column = low_row.astype(int), low_column.astype(int)
   at = jax.vmap(lambda image, i, j: image[i, j])
 
   def pixel(i, j):
-    return at(images, border(low_row + i), border(low_column + j))
+    row, column = (_reflect(x, repeated) for x in (low_row + i, low_column + j))
+    return at(images, row, column)
 
   top = pixel(0, 0) * (1 - right) + pixel(0, 1) * right
   bottom = pixel(1, 0) * (1 - right) + pixel(1, 1) * right
@@ -424,11 +416,9 @@ FUNCTIONS: dict[str, Callable] = {
 
 
 def _prepare(name: str, c: tuple[Any, ...]) -> tuple[Any, Any]:
-  """Converts a severity's parameters to its function's arguments.
+  """Returns a corruption's static arguments and its traced ones.
 
-  Returns:
-    The static arguments, and the traced ones. Severities that differ only in
-    traced arguments share one compiled program.
+  Severities that differ only in traced ones share one compiled program.
   """
   match name:
     case "defocus_blur" | "shot_noise" | "zoom_blur":
@@ -442,7 +432,7 @@ def _prepare(name: str, c: tuple[Any, ...]) -> tuple[Any, Any]:
     case "gaussian_blur":
       return (), (gaussian_matrix(*c),)
     case "glass_blur":
-      sigma, _, rounds = c
+      sigma, rounds = c
       return (), (gaussian_matrix(sigma), rounds)
     case "motion_blur":
       return (), (motion_weights(*c, most=9),)
@@ -472,17 +462,14 @@ def check_name(name: str, severity: int) -> None:
 
 
 def corrupt(images: Any, name: str, severity: int, key: jax.Array) -> jax.Array:
-  """Corrupts images as CIFAR-10-C does.
+  """Corrupts images (n, 32, 32, 3), uint8, as CIFAR-10-C does.
 
   Args:
-    images: uint8 array of shape (n, 32, 32, 3).
-    name: one of :data:`CORRUPTIONS` or :data:`EXTRA_CORRUPTIONS`.
+    images: the images.
+    name: one of :data:`ALL_CORRUPTIONS`.
     severity: an integer from 1 to 5.
     key: a random key. Brightness, contrast, jpeg, pixelate, saturate and the
       gaussian, defocus and zoom blur do not use it.
-
-  Returns:
-    A uint8 array of that shape.
 
   Examples:
     >>> import jax

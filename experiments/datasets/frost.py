@@ -25,15 +25,9 @@ def load_frost(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Loads the textures of CIFAR-10-C's frost, at a fifth of their size.
 
-  Args:
-    folder: the cache; by default :func:`cache.cache_folder`.
-
   Returns:
     Textures (5, rows, columns, 3), uint8, padded to the size of the largest,
     their rows and their columns.
-
-  Raises:
-    DataError: if they are missing or damaged.
   """
   (content,) = FROST.load(folder)
   widths, heights = np.array(list(TEXTURES.values())).T // 5

@@ -26,7 +26,6 @@ NUMBER = (
   "are one-hot, use labels.argmax(1)."
 )
 DIGITS = 16  # of the digest
-SIDES = (8, 512)  # the smallest and largest image, in pixels
 # The path, which may have an @ too, and the digest.
 NAME = re.compile(rf"(.+\.npz)(?:@([0-9a-f]{{{DIGITS}}}))?", re.I | re.S)
 
@@ -63,11 +62,7 @@ def _digest(path: pathlib.Path) -> str:
 
 @functools.lru_cache(maxsize=1)
 def read(name: str) -> Dataset:
-  """Returns the data set in the file of a pinned name.
-
-  Raises:
-    DataError: if the file is missing, has changed or is not valid.
-  """
+  """Returns the data set in the file of a pinned name."""
   path, expected = _parse(name)
   if (actual := _digest(path)) != expected:
     raise DataError(
@@ -95,41 +90,32 @@ def read(name: str) -> Dataset:
   images = Images(*(arrays[array] for array in Images._fields))
   data = Images(*(x.astype(np.int32) if x.ndim == 1 else x for x in images))
   counts = np.bincount(data.train_labels)
-  mean, std = _moments(images.train_images)
+  # Sums of integers are exact, and take less memory than floats would.
+  mean = images.train_images.mean((0, 1, 2), np.float64)
+  squares = np.square(images.train_images, dtype=np.uint16)
+  variance = squares.mean((0, 1, 2), np.float64) - mean**2
   return Dataset(
     name=name,
     classes=tuple(map(str, arrays.get("classes", range(len(counts))))),
     per_class=int(counts.min()),
-    mean=tuple(mean.tolist()),
+    mean=tuple((mean / 255).tolist()),
     # An image of a single colour must not divide by 0.
-    std=tuple(np.maximum(std, 1 / 255).tolist()),
+    std=tuple((np.sqrt(np.maximum(variance, 1)) / 255).tolist()),
     load=lambda: data,
     shape=images.train_images.shape[1:],
     mirror=bool(arrays.get("mirror", False)),
   )
 
 
-def _moments(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns mean and standard deviation of each channel, of levels 0 to 1.
-
-  Sums of integers are exact, and take less memory than floats would.
-  """
-  axes = (0, 1, 2)
-  mean = images.mean(axes, np.float64)
-  squares = np.square(images, dtype=np.uint16).mean(axes, np.float64)
-  return mean / 255, np.sqrt(np.maximum(squares - mean**2, 0)) / 255
-
-
 def _rules(
   arrays: dict[str, np.ndarray],
 ) -> Iterator[tuple[str, bool, str, object, str]]:
-  """Yields the rules; each relies on those before it.
+  """Yields rules, each of which relies on those before it.
 
-  Yields:
-    The array, whether the rule holds, the rule, what the array has instead,
-    and what to do.
+  A rule is: the array, whether the rule holds, what it must be or have, what
+  it has, and what to do.
   """
-  few, most = SIDES
+  shape = arrays["train_images"].shape[1:]
   for part in ("train", "test"):
     images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
     yield (
@@ -144,10 +130,11 @@ def _rules(
       images.ndim == 4
       and images.shape[3] in (1, 3)
       and len(images) > 0
-      and few <= min(images.shape[1:3]) <= max(images.shape[1:3]) <= most,
+      and 8 <= min(images.shape[1:3]) <= max(images.shape[1:3]) <= 512
+      and images.shape[1:] == shape,
       "be of shape (images, rows, columns), or (images, rows, columns, "
-      f"channels) with 1 or 3 channels, and have {few} to {most} rows and "
-      "columns",
+      "channels) with 1 or 3 channels, have 8 to 512 rows and columns, and "
+      "images of the shape of train_images",
       images.shape,
       "Resize the images; np.moveaxis(images, 1, 3) puts channels last.",
     )
@@ -158,14 +145,6 @@ def _rules(
       f"dtype {labels.dtype} and shape {labels.shape}",
       NUMBER,
     )
-  shape = arrays["train_images"].shape[1:]
-  yield (
-    "test_images",
-    arrays["test_images"].shape[1:] == shape,
-    f"have images of the shape of train_images, {shape}",
-    arrays["test_images"].shape[1:],
-    "Resize or convert them all in the same way.",
-  )
   numbers, labels = np.unique(arrays["train_labels"]), arrays["test_labels"]
   count = len(numbers)
   yield (

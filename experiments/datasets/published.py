@@ -1,9 +1,9 @@
 """Reads the published CIFAR-10-C, one set at a time.
 
-It is either a folder of the published `.npy` files, or a TFDS data dir with
-`cifar10_corrupted` as array_record, which is read without TensorFlow. Each
-`.npy` file has 50,000 images, the 10,000 test images in five severities;
-`labels.npy` has their labels.
+It is either a folder of the published `.npy` files, or its parent if that is
+named `CIFAR-10-C`, or a TFDS data dir with `cifar10_corrupted` as array_record,
+which is read without TensorFlow. Each `.npy` file has 50,000 images, the 10,000
+test images in five severities; `labels.npy` has their labels.
 """
 
 from collections.abc import Callable
@@ -33,19 +33,10 @@ def load(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the published images of one corruption and severity.
 
-  Args:
-    path: the folder of the `.npy` files, or its parent if it is named
-      `CIFAR-10-C`, or a TFDS data dir.
-    name: as for :func:`corruptions.corrupt`.
-    severity: an integer from 1 to 5.
-
   Returns:
     Images (10000, 32, 32, 3), uint8, and labels (10000,), int32. From `.npy`
     files they are mapped into memory, in the order of the test images. From
     TFDS they are in TFDS's own order.
-
-  Raises:
-    DataError: if they are missing or not CIFAR-10-C's.
   """
   corruptions.check_name(name, severity)
   read, folder = _reader(path)
@@ -111,11 +102,7 @@ def _from_tfds(data_dir, name, severity):
 
 
 def verify(path: str | os.PathLike) -> dict[str, str | None]:
-  """Returns what is wrong with each corruption of a published set, or None.
-
-  Raises:
-    DataError: if the path has no published set.
-  """
+  """Returns what is wrong with each corruption of a published set, or None."""
   read, folder = _reader(path)
   problems: dict[str, str | None] = {}
   for name in corruptions.ALL_CORRUPTIONS:

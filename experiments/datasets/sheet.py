@@ -13,13 +13,7 @@ GAP, LEFT, TOP = 4, 130, 44
 
 
 def draw(number: int, path: pathlib.Path, seed: int = 0) -> None:
-  """Draws the contact sheet of one of the sample's test images.
-
-  Args:
-    number: which of the test images.
-    path: the PNG to write.
-    seed: seed of the random corruptions.
-  """
+  """Draws the contact sheet of one of the sample's test images, as PNG."""
   from PIL import Image, ImageDraw, ImageFont
   from tqdm import tqdm
 

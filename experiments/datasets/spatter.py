@@ -11,13 +11,9 @@ UNIT = 1 << 16  # OpenCV's fixed-point distance of one pixel
 
 
 def water(layer):
-  """Returns the amount of water, from 0 to 1, from a layer of its density.
+  """Returns the amount of water, at most 1, from a layer of its density.
 
-  Args:
-    layer: array (n, 32, 32) of whole numbers from 0 to 255.
-
-  Returns:
-    An array of that shape. The maximum of each image is 1.
+  The layer (n, 32, 32) has whole numbers from 0 to 255.
   """
   distance = distance_transform(canny(layer, 50, 150))
   # The truncated mean of nine. Integers make it exact.

