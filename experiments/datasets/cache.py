@@ -18,7 +18,7 @@ import numpy as np
 from experiments.files import UserError, replacing, sha256
 
 Contents = Iterable[tuple[str, bytes]]  # names of files in the cache, and bytes
-Read = Callable[[str], bytes]  # returns the content of a file by its name
+Read = Callable[..., bytes]  # of a file's name and, if less, its largest size
 Convert = Callable[[Read], Contents]
 
 
@@ -153,10 +153,10 @@ class Files:
         f"{', '.join(origins)}."
       )
 
-    def read(name: str) -> bytes:
-      if (size := there[name].size) > self.largest:
+    def read(name: str, most: int = self.largest) -> bytes:
+      if (size := there[name].size) > most:
         raise ValueError(
-          f"expected at most {self.largest:,} bytes in {name}, got {size:,}"
+          f"expected at most {most:,} bytes in {name}, got {size:,}"
         )
       return there[name].read()
 

