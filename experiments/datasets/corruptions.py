@@ -343,19 +343,16 @@ def contrast(_, x, c):
 def elastic(key, x, alpha, blur, reach):
   affine, *noises = jax.random.split(key, 3)
   before = jnp.array([[26.0, 26.0], [26.0, 6.0], [6.0, 6.0]])
-  moves = jax.random.uniform(
+  after = before + jax.random.uniform(
     affine, (len(x), 3, 2), minval=-reach, maxval=reach
   )
-  after = before[None] + moves
   # The affine map that takes the moved points back.
   ones = jnp.ones((len(x), 3, 1))
   back = jnp.linalg.solve(
     jnp.concatenate([after, ones], axis=2),
-    jnp.broadcast_to(before[None], after.shape),
+    jnp.broadcast_to(before, after.shape),
   )
-  rows, columns = jnp.meshgrid(
-    jnp.arange(SIZE), jnp.arange(SIZE), indexing="ij"
-  )
+  rows, columns = jnp.indices((SIZE, SIZE))
   grid = jnp.stack([columns, rows, jnp.ones_like(rows)], axis=2)
   source = einsum("ijk,nkl->nijl", grid.astype(x.dtype), back)
   source = jnp.round(source * 32) / 32  # OpenCV's resolution

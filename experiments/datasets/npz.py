@@ -5,7 +5,6 @@ its SHA-256 digest, as in `dataset=photos.npz@0123456789abcdef`, so that a file
 that changes is refused instead of mixed with earlier results.
 """
 
-from collections.abc import Iterator
 import functools
 import pathlib
 import re
@@ -84,9 +83,7 @@ def read(name: str) -> Dataset:
   for array in ("train_images", "test_images"):
     if arrays[array].ndim == 3:  # of grey images
       arrays[array] = arrays[array][..., None]
-  for array, holds, rule, has, remedy in _rules(arrays):
-    if not holds:
-      raise DataError(f"{path}: {array} must {rule}, but has {has}. {remedy}")
+  _check(path, arrays)
   parts = (arrays[array] for array in Images._fields)
   data = Images(*(x.astype(np.int32) if x.ndim == 1 else x for x in parts))
   counts = np.bincount(data.train_labels)
@@ -107,25 +104,23 @@ def read(name: str) -> Dataset:
   )
 
 
-def _rules(
-  arrays: dict[str, np.ndarray],
-) -> Iterator[tuple[str, bool, str, object, str]]:
-  """Yields rules, each of which relies on those before it.
+def _check(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
+  """Raises a DataError if an array breaks a rule."""
 
-  A rule is: the array, whether the rule holds, what it must be or have, what
-  it has, and what to do.
-  """
+  def check(name: str, holds: bool, rule: str) -> None:
+    if not holds:
+      raise DataError(f"{path}: {name} must {rule}")
+
   shape = arrays["train_images"].shape[1:]
   for part in ("train", "test"):
     images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
-    yield (
+    check(
       f"{part}_images",
       images.dtype == np.uint8,
-      "be of dtype uint8, grey levels from 0 to 255",
-      images.dtype,
+      f"be of dtype uint8, grey levels from 0 to 255, but has {images.dtype}. "
       "Convert values from 0 to 1 by np.round(255 * images).astype(np.uint8).",
     )
-    yield (
+    check(
       f"{part}_images",
       images.ndim == 4
       and images.shape[3] in (1, 3)
@@ -134,46 +129,41 @@ def _rules(
       and images.shape[1:] == shape,
       "be of shape (images, rows, columns), or (images, rows, columns, "
       "channels) with 1 or 3 channels, have 8 to 512 rows and columns, and "
-      "images of the shape of train_images",
-      images.shape,
-      "Resize the images; np.moveaxis(images, 1, 3) puts channels last.",
+      f"images of the shape of train_images, but has {images.shape}. Resize "
+      "the images; np.moveaxis(images, 1, 3) puts channels last.",
     )
-    yield (
+    check(
       f"{part}_labels",
       labels.dtype.kind in "iu" and labels.shape == (len(images),),
-      f"be whole numbers of shape ({len(images)},), one for each image",
-      f"dtype {labels.dtype} and shape {labels.shape}",
-      NUMBER,
+      f"be whole numbers of shape ({len(images)},), one for each image, but "
+      f"has dtype {labels.dtype} and shape {labels.shape}. {NUMBER}",
     )
   numbers, labels = np.unique(arrays["train_labels"]), arrays["test_labels"]
   count = len(numbers)
-  yield (
+  check(
     "train_labels",
     count > 1 and np.array_equal(numbers, np.arange(count)),
-    "have images of two or more classes, numbered from 0 without a gap",
-    f"the labels {brief(numbers.tolist())}",
-    NUMBER,
+    "have images of two or more classes, numbered from 0 without a gap, but "
+    f"has the labels {brief(numbers.tolist())}. {NUMBER}",
   )
-  yield (
+  check(
     "test_labels",
     0 <= labels.min() and labels.max() < count and len(labels) > 1,
-    f"have two or more labels, from 0 to {count - 1} as train_labels",
-    f"{len(labels)}, from {labels.min()} to {labels.max()}",
-    "Leave out test images of other classes.",
+    f"have two or more labels, from 0 to {count - 1} as train_labels, but has "
+    f"{len(labels)}, from {labels.min()} to {labels.max()}. Leave out test "
+    "images of other classes.",
   )
   classes = arrays.get("classes", numbers)
-  yield (
+  check(
     "classes",
     classes.shape == numbers.shape,
-    f"have a name for each of the {count} classes",
-    f"shape {classes.shape}",
-    "Correct it, or leave it out.",
+    f"have a name for each of the {count} classes, but has shape "
+    f"{classes.shape}. Correct it, or leave it out.",
   )
   mirror = arrays.get("mirror", np.array(False))
-  yield (
+  check(
     "mirror",
     mirror.shape == () and mirror.dtype == bool,
-    "be true or false",
-    f"dtype {mirror.dtype} and shape {mirror.shape}",
+    f"be true or false, but has dtype {mirror.dtype} and shape {mirror.shape}. "
     "Write mirror=True, or leave it out.",
   )

@@ -58,10 +58,8 @@ def _reader(path: str | os.PathLike) -> tuple[Callable, pathlib.Path]:
 
 
 def _from_arrays(folder, name, severity):
-  images = _array(
-    folder / f"{FILE_NAMES.get(name, name)}.npy", (5 * IMAGES, 32, 32, 3)
-  )
-  labels = _array(folder / "labels.npy", (5 * IMAGES,))
+  images = _array(folder / f"{FILE_NAMES.get(name, name)}.npy", 32, 32, 3)
+  labels = _array(folder / "labels.npy")
   rows = slice(IMAGES * (severity - 1), IMAGES * severity)
   digest = hashlib.sha256(labels[rows].astype(np.uint8).tobytes()).hexdigest()
   if digest != LABELS_DIGEST:
@@ -72,7 +70,8 @@ def _from_arrays(folder, name, severity):
   return images[rows], np.asarray(labels[rows], np.int32)
 
 
-def _array(path, shape):
+def _array(path, *shape):
+  shape = 5 * IMAGES, *shape
   try:
     # NumPy reads as long a header as a file claims to have.
     if (size := path.stat().st_size) > (most := math.prod(shape) + 4096):

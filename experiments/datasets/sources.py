@@ -14,6 +14,7 @@ archive, of a folder with the files, or of a TFDS data dir.
 
 from collections.abc import Callable, Iterable
 import errno
+import functools
 import http.client
 import os
 import pathlib
@@ -107,8 +108,7 @@ def _fill(
   }
   named = {name: read for name, (has, read) in ways.items() if has}
   if source != "auto":
-    names = [*named]
-    by_path = lambda: from_path(files, source, names)
+    by_path = functools.partial(from_path, files, source, [*named])
     named = {source: named.get(source, by_path)}
   wanted = [name for name in files.digests if files.problem(folder / name)]
   failures = []
@@ -244,14 +244,10 @@ def _download(url: str, path: pathlib.Path, start: int, size: int) -> None:
     # Without status 206, the server sends the whole file.
     path.open("ab" if response.status == 206 else "wb") as file,
     tqdm(
-      total=size,
-      initial=file.tell(),
-      unit="B",
-      unit_scale=True,
-      leave=False,
-      disable=None,
+      total=size, unit="B", unit_scale=True, leave=False, disable=None
     ) as bar,
   ):
+    bar.update(file.tell())
     while file.tell() <= size and time.monotonic() < end:
       if not (chunk := response.read1(min(size - file.tell() + 1, 1 << 20))):
         return

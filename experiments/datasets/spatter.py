@@ -46,14 +46,10 @@ def canny(x, low, high):
   falling = dx * dy < 0
   # An edge is at least as large as both neighbours across it. Along an axis,
   # the later of two equal ones counts.
-  neighbour = lambda step: jnp.where(
-    flat,
-    at(0, step),
-    jnp.where(
-      steep,
-      at(step, 0),
-      jnp.where(falling, at(step, -step), at(step, step)),
-    ),
+  neighbour = lambda step: jnp.select(
+    [flat, steep, falling],
+    [at(0, step), at(step, 0), at(step, -step)],
+    at(step, step),
   )
   first, second = neighbour(-1), neighbour(1)
   axial = flat | steep
