@@ -52,7 +52,7 @@ def from_archive(files: Files, path: pathlib.Path) -> Contents:
       if member.isreg():
         name = pathlib.PurePosixPath(member.name).name
         content = functools.partial(read, start, size)
-        there.setdefault(name, Member(size, content))
+        there.setdefault(name, (size, content))
       archive.seek(start + -(-size // BLOCK) * BLOCK)
     else:
       raise ValueError(f"expected at most {MOST_MEMBERS} members, got more")

@@ -20,6 +20,7 @@ from experiments.files import UserError, replacing, sha256
 Contents = Iterable[tuple[str, bytes]]  # names of files in the cache, and bytes
 Read = Callable[..., bytes]  # of a file's name and, if less, its largest size
 Convert = Callable[[Read], Contents]
+Member = tuple[int, Callable[[], bytes]]  # a file's size, and what reads it
 
 
 class DataError(UserError):
@@ -32,13 +33,6 @@ class Download(NamedTuple):
   url: str
   size: int
   digest: str
-
-
-class Member(NamedTuple):
-  """A file in a folder or an archive."""
-
-  size: int
-  read: Callable[[], bytes]
 
 
 def cache_folder(folder: str | os.PathLike | None = None) -> pathlib.Path:
@@ -154,11 +148,12 @@ class Files:
       )
 
     def read(name: str, most: int = self.largest) -> bytes:
-      if (size := there[name].size) > most:
+      size, content = there[name]
+      if size > most:
         raise ValueError(
           f"expected at most {most:,} bytes in {name}, got {size:,}"
         )
-      return there[name].read()
+      return content()
 
     return convert(read)
 

@@ -12,7 +12,6 @@ Images are batches (n, 32, 32, 3) of grey levels from 0 to 255, as floats while
 they are corrupted.
 """
 
-from collections.abc import Callable
 import functools
 import math
 from typing import Any
@@ -343,7 +342,7 @@ def contrast(_, x, c):
 def elastic(key, x, alpha, blur, reach):
   affine, *noises = jax.random.split(key, 3)
   before = jnp.array([[26.0, 26.0], [26.0, 6.0], [6.0, 6.0]])
-  after = before + jax.random.uniform(
+  after = before[None] + jax.random.uniform(
     affine, (len(x), 3, 2), minval=-reach, maxval=reach
   )
   # The affine map that takes the moved points back.
@@ -375,14 +374,14 @@ def _reflect(i, repeated):
 
 def _bilinear(images, rows, columns, repeated):
   """Interpolates images, which are reflected at the edges."""
+  reflect = functools.partial(_reflect, repeated=repeated)
   low_row, low_column = jnp.floor(rows), jnp.floor(columns)
   down, right = (rows - low_row)[..., None], (columns - low_column)[..., None]
   low_row, low_column = low_row.astype(int), low_column.astype(int)
   at = jax.vmap(lambda image, i, j: image[i, j])
 
   def pixel(i, j):
-    row, column = (_reflect(x, repeated) for x in (low_row + i, low_column + j))
-    return at(images, row, column)
+    return at(images, reflect(low_row + i), reflect(low_column + j))
 
   top = pixel(0, 0) * (1 - right) + pixel(0, 1) * right
   bottom = pixel(1, 0) * (1 - right) + pixel(1, 1) * right
@@ -404,12 +403,6 @@ def pixelate(_, x, smaller, back):
     x = jnp.round(einsum("ij,nkjc->nkic", matrix, x) + 1e-4)
     x = jnp.round(einsum("ij,njkc->nikc", matrix, x) + 1e-4)
   return x
-
-
-# Each function has the name of its corruption.
-FUNCTIONS: dict[str, Callable] = {
-  name: globals()[name] for name in PARAMETERS if name != "jpeg"
-}
 
 
 def _prepare(name: str, c: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -461,12 +454,9 @@ def check_name(name: str, severity: int) -> None:
 def corrupt(images: Any, name: str, severity: int, key: jax.Array) -> jax.Array:
   """Corrupts images (n, 32, 32, 3), uint8, as CIFAR-10-C does.
 
-  Args:
-    images: the images.
-    name: one of :data:`ALL_CORRUPTIONS`.
-    severity: an integer from 1 to 5.
-    key: a random key. Brightness, contrast, jpeg, pixelate, saturate and the
-      gaussian, defocus and zoom blur do not use it.
+  The name is one of :data:`ALL_CORRUPTIONS`, the severity from 1 to 5.
+  Brightness, contrast, jpeg, pixelate, saturate and the gaussian, defocus and
+  zoom blur do not use the key.
 
   Examples:
     >>> import jax
@@ -494,5 +484,6 @@ def corrupt(images: Any, name: str, severity: int, key: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames=("fixed", "name"))
 def _corrupt(key, images, given, fixed, name):
-  x = FUNCTIONS[name](key, images.astype(jnp.float32), *fixed, *given)
+  function = globals()[name]  # It has the name of the corruption.
+  x = function(key, images.astype(jnp.float32), *fixed, *given)
   return jnp.clip(x, 0, 255).astype(jnp.uint8)

@@ -24,10 +24,8 @@ def jpeg(images: np.ndarray, quality: int) -> np.ndarray:
 
   def work(part: np.ndarray) -> np.ndarray:
     command = [sys.executable, __file__, str(quality)]
-    done = subprocess.run(
-      command, input=part.tobytes(), stdout=subprocess.PIPE, check=True
-    )
-    return np.frombuffer(done.stdout, np.uint8).reshape(-1, *SHAPE)
+    output = subprocess.check_output(command, input=part.tobytes())
+    return np.frombuffer(output, np.uint8).reshape(-1, *SHAPE)
 
   with concurrent.futures.ThreadPoolExecutor(workers) as pool:
     parts = pool.map(work, np.array_split(images, workers))

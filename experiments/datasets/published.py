@@ -7,6 +7,7 @@ test images in five severities; `labels.npy` has their labels.
 """
 
 from collections.abc import Callable
+import functools
 import hashlib
 import math
 import os
@@ -39,18 +40,17 @@ def load(
     TFDS they are in TFDS's own order.
   """
   corruptions.check_name(name, severity)
-  read, folder = _reader(path)
-  return read(folder, name, severity)
+  return _reader(path)(name, severity)
 
 
-def _reader(path: str | os.PathLike) -> tuple[Callable, pathlib.Path]:
-  """Returns the function that reads a published set, and its folder."""
+def _reader(path: str | os.PathLike) -> Callable:
+  """Returns the function that reads a published set by name and severity."""
   path = pathlib.Path(path).expanduser()
   for folder in (path, path / "CIFAR-10-C"):
     if (folder / "labels.npy").is_file():
-      return _from_arrays, folder
+      return functools.partial(_from_arrays, folder)
   if (path / "cifar10_corrupted").is_dir():
-    return _from_tfds, path
+    return functools.partial(_from_tfds, path)
   raise DataError(
     f"{path} has neither a labels.npy beside the .npy files of CIFAR-10-C nor "
     "a cifar10_corrupted prepared by TFDS. Give the folder that has."
@@ -103,13 +103,12 @@ def _from_tfds(data_dir, name, severity):
 
 def verify(path: str | os.PathLike) -> dict[str, str | None]:
   """Returns what is wrong with each corruption of a published set, or None."""
-  read, folder = _reader(path)
-  problems: dict[str, str | None] = {}
-  for name in corruptions.ALL_CORRUPTIONS:
-    problems[name] = None
+  read = _reader(path)
+  problems = dict.fromkeys(corruptions.ALL_CORRUPTIONS)
+  for name in problems:
     try:
       for severity in range(1, 6):
-        read(folder, name, severity)
+        read(name, severity)
     except DataError as error:
       problems[name] = str(error)
   return problems

