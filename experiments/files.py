@@ -141,13 +141,9 @@ def run_bounded(
 ) -> tuple[int, str]:
   """Runs a program in a folder, with limits on its time, memory and files.
 
-  Without `sh`, only the time is limited.
-
-  Returns:
-    Its exit status, and the last 2,000 bytes of its output.
-
-  Raises:
-    subprocess.TimeoutExpired: if it takes longer.
+  Without `sh`, only the time is limited. Returns the exit status, and the last
+  2,000 bytes of the output. Raises subprocess.TimeoutExpired if it takes
+  longer.
   """
   if sh := shutil.which("sh"):
     # In blocks of 512 bytes, and in kB of memory.

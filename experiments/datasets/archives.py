@@ -20,7 +20,7 @@ from experiments.files import brief
 # largest file in one has MNIST's training images.
 LARGEST_ARCHIVE = 200_000_000
 LARGEST_FILE = 48_000_000
-LARGEST_HEADER = 4096  # of what is no file, and is skipped
+LARGEST_HEADER = 4096  # bytes of any other member, which is skipped
 MOST_MEMBERS = 250
 BLOCK = tarfile.BLOCKSIZE
 

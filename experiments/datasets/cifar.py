@@ -63,11 +63,7 @@ def decode(
 
 
 def load_cifar10(folder: str | os.PathLike | None = None) -> Images:
-  """Loads 50,000 training and 10,000 test images of CIFAR-10 from the cache.
-
-  Raises:
-    cache.DataError: if a file is missing or damaged.
-  """
+  """Loads 50,000 training and 10,000 test images of CIFAR-10 from the cache."""
   *train, test = map(decode, CIFAR10.load(folder))
   images, labels = zip(*train, strict=True)
   return Images(np.concatenate(images), np.concatenate(labels), *test)
@@ -121,9 +117,7 @@ def _read_tfds_cifar100() -> Images:
   for split, count in CIFAR100_IMAGES.items():
     images, labels = read_tfds("cifar100", split, count, None)
     if len(images) < count or not 0 <= labels.min() <= labels.max() < 100:
-      raise cache.DataError(
-        f"cifar100/{split} is not {count:,} images of 100 classes"
-      )
+      raise cache.DataError(f"cifar100/{split} is not CIFAR-100's")
     arrays += [images, labels]
   return Images(*arrays)
 

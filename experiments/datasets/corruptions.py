@@ -1,7 +1,7 @@
 """CIFAR-10-C: 19 corruptions of 32 × 32 images, in 5 severities.
 
 Parameters and quirks follow the published procedure (Hendrycks and Dietterich,
- Benchmarking Neural Network Robustness to Common Corruptions and
+Benchmarking Neural Network Robustness to Common Corruptions and
 Perturbations, 2019; `make_cifar_c.py`). Results are truncated to whole grey
 levels, not rounded. Glass blur copies pixels one way. Only five of the six
 frost textures are used. The published noise has no seed, so only the
@@ -356,12 +356,10 @@ def elastic(key, x, alpha, blur, reach):
   source = einsum("ijk,nkl->nijl", grid.astype(x.dtype), back)
   source = jnp.round(source * 32) / 32  # OpenCV's resolution
   x = _bilinear(x, source[..., 1], source[..., 0], repeated=False)
-
-  def displacement(key):
-    noise = jax.random.uniform(key, (len(x), SIZE, SIZE), minval=-1, maxval=1)
-    return alpha * dot(blur, noise)
-
-  dx, dy = (displacement(noise) for noise in noises)
+  dx, dy = (
+    alpha * dot(blur, jax.random.uniform(k, x.shape[:3], minval=-1, maxval=1))
+    for k in noises
+  )
   return _bilinear(x, rows[None] + dy, columns[None] + dx, repeated=True)
 
 

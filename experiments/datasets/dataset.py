@@ -62,10 +62,7 @@ def class_balanced_subset(
   """Draws the same number of images of each class, without replacement.
 
   500 of each class of CIFAR-10 are the paper's 10 %. A seed gives the same
-  subset on every platform and in every version.
-
-  Returns:
-    Indices in ascending order.
+  indices, in ascending order, on every platform and in every version.
 
   Examples:
     >>> import numpy as np

