@@ -18,7 +18,7 @@ import numpy as np
 from experiments.files import UserError, replacing, sha256
 
 Contents = Iterable[tuple[str, bytes]]  # names of files in the cache, and bytes
-Read = Callable[..., bytes]  # of a file's name and, if less, its largest size
+Read = Callable[..., bytes]  # reads a file by its name and, if given, a limit
 Convert = Callable[[Read], Contents]
 Member = tuple[int, Callable[[], bytes]]  # a file's size, and what reads it
 

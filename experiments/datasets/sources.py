@@ -151,7 +151,8 @@ def from_path(files: Files, source: str, named: list[str]) -> Contents:
       "there is nothing. Correct it."
     )
   if path.is_dir():
-    return files.convert(_members(path.iterdir()), path)
+    whole = (p for p in path.iterdir() if p.suffix != PARTIAL)
+    return files.convert(_members(whole), path)
   return _from_paths(files, [path])
 
 
