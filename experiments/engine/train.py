@@ -103,11 +103,13 @@ def choose_convolutions(name: str, config: Config) -> str:
       "convolutions is 'pallas', which needs an Ampere or Hopper GPU and a jax "
       "with Pallas' Triton backend. Use auto."
     )
-  if name in CONVOLUTIONS:
-    return name
+  known = ["auto", *CONVOLUTIONS]
+  if name not in known:
+    raise ValueError(
+      f"convolutions is {name!r}, but must be one of {', '.join(known)}."
+    )
   if name != "auto":
-    known = ", ".join(["auto", *CONVOLUTIONS])
-    raise ValueError(f"convolutions is {name!r}, but must be one of {known}.")
+    return name
   if not on_gpu or config.model == "small":
     # On a CPU, XLA's convolutions are slow in loops. TPUs were not measured.
     return "patches"
@@ -116,16 +118,14 @@ def choose_convolutions(name: str, config: Config) -> str:
 
 
 def wants_determinism() -> bool:
-  """Returns whether XLA_FLAGS asks for deterministic operations."""
   return "deterministic_ops" in os.environ.get("XLA_FLAGS", "")
 
 
 def compiler_options() -> dict[str, str]:
   """Returns the entries of :data:`COMPILER_OPTIONS` to compile with.
 
-  There are none without a GPU, or if XLA_FLAGS asks for deterministic
-  operations. Options that XLA_FLAGS sets, and options that the installed
-  compiler rejects, are left out.
+  Entries that XLA_FLAGS sets or that the installed compiler rejects are left
+  out: all of them without a GPU, or with deterministic operations.
   """
   options = {}
   if jax.default_backend() == "gpu" and not wants_determinism():
@@ -137,8 +137,8 @@ def compiler_options() -> dict[str, str]:
   return options
 
 
-def precision(config: Config) -> contextlib.AbstractContextManager:
-  """Returns a context with the config's precision of float32 products."""
+def precision(config: Config) -> contextlib.ContextDecorator:
+  """Sets the config's precision of float32 products, in a context."""
   exact = config.precision == "float32"
   return jax.default_matmul_precision("highest" if exact else "default")
 
@@ -173,14 +173,7 @@ def normalize(images: jax.Array, data: datasets.Dataset) -> jax.Array:
 def crop(images, index, offset, flip):
   """Selects images, shifts them into a black border, and mirrors some.
 
-  Args:
-    images: (all, rows, columns, channels).
-    index: (n,), the images to select.
-    offset: (n, 2), down and right.
-    flip: (n,), whether to mirror.
-
-  Returns:
-    Images (n, rows, columns, channels).
+  Images are (all, rows, columns, channels); the rest is as in :class:`Batch`.
   """
   height, width = images.shape[1:3]
   rows = jnp.arange(height)[None] + offset[:, :1]
@@ -224,14 +217,8 @@ def batches(run: Runs, epoch: Any, size: int, data: datasets.Dataset) -> Batch:
 class Engine:
   """The compiled programs for groups of runs of one config.
 
-  Attributes:
-    config: the recipe of the runs.
-    diagnostics: whether an epoch also returns how much of the gradient is along
-      the weights, by kind of parameter.
-    mesh: has axes `run` and `batch`.
-    convolutions: a key of `convolutions.CONVOLUTIONS`.
-    options: compiler options of the training program.
-    kinds: the kind of each parameter, a tree like the parameters.
+  With `diagnostics`, an epoch also returns how much of the gradient is along
+  the weights, by kind of parameter.
   """
 
   def __init__(
@@ -258,7 +245,6 @@ class Engine:
     )
     self.kinds = models.kinds(self.model, shapes["params"])
     self.by_run = NamedSharding(self.mesh, P("run"))
-    self.everywhere = NamedSharding(self.mesh, P())
     self.shard = functools.partial(
       jax.shard_map, mesh=self.mesh, check_vma=False
     )
@@ -266,51 +252,49 @@ class Engine:
       self.shard(self._init, in_specs=P("run"), out_specs=P("run")),
       out_shardings=self.by_run,
     )
-    self._sharded_epoch = self.shard(
-      self._epoch,
-      in_specs=(P("run"), P("run"), P(), P(), P()),
-      out_specs=P("run"),
-    )
     self.set_options(compiler_options())
 
   def set_options(self, options: dict[str, str]) -> None:
     """Sets the compiler options; the next epoch compiles again."""
     self.options = options
     self.epoch = jax.jit(
-      self._sharded_epoch,
+      self.shard(
+        precision(self.config)(self._epoch),
+        in_specs=(P("run"), P("run"), P(), P(), P()),
+        out_specs=P("run"),
+      ),
       donate_argnums=0,
       out_shardings=self.by_run,
       compiler_options=options or None,
     )
 
   def place(self, runs: Sequence[Run], labels: np.ndarray) -> Runs:
-    """Puts the runs on the devices, the same number on each.
+    """Puts runs of one structure on the devices, the same number on each.
 
-    Args:
-      runs: runs of one structure. The last is repeated to fill the devices.
-      labels: labels of the training images.
+    The last run is repeated to fill the devices. The labels are of all training
+    images.
     """
-    size = self.mesh.shape["run"]
+    config, size = self.config, self.mesh.shape["run"]
     runs = [*runs, *[runs[-1]] * (-len(runs) % size)]
-    config, seeds = self.config, [run.seed for run in runs]
-    stack = lambda x: np.stack([x[seed] for seed in seeds]).astype(np.int32)
-    drawn = {seed: draw_images(config, labels, seed) for seed in set(seeds)}
-    subset = {seed: train for seed, (train, _) in drawn.items()}
-    own = {seed: own for seed, (_, own) in drawn.items()}
-    noisy = {s: noisy_labels(config, labels, s, subset[s]) for s in subset}
+    seeds = [run.seed for run in runs]
     resolved = [run.method.resolve(config) for run in runs]
+    drawn = [draw_images(config, labels, seed) for seed in seeds]
+    subset, own = (np.array(x, np.int32) for x in zip(*drawn, strict=True))
+    noisy = functools.partial(noisy_labels, config, labels)
     arrays = Runs(
       seed=np.array(seeds, np.int32),
       method=jax.tree.map(lambda *x: np.array(x, np.float32), *resolved),
-      subset=stack(subset),
-      labels=stack(noisy) if config.label_noise else None,
-      own=stack(own) if config.calibrate else None,
+      subset=subset,
+      labels=np.array([*map(noisy, seeds, subset)])
+      if config.label_noise
+      else None,
+      own=own if config.calibrate else None,
     )
     return jax.tree.map(lambda x: put(x, self.by_run), arrays)
 
   def replicate(self, array: Any) -> jax.Array:
     """Returns the same array on every device."""
-    return put(np.asarray(array), self.everywhere)
+    return put(np.asarray(array), NamedSharding(self.mesh, P()))
 
   def _init(self, runs: Runs) -> State:
     def init(seed):
@@ -324,12 +308,8 @@ class Engine:
     averaged = runs.method.wrapper == "average"
     return State(weights, optimizer, weights if averaged else None)
 
-  def _epoch(self, state, runs, epoch, images, labels):
+  def _epoch(self, state: State, runs: Runs, epoch, images, labels):
     """Trains an epoch. Returns the runs' states, losses and accuracies."""
-    with precision(self.config):
-      return self._steps(state, runs, epoch, images, labels)
-
-  def _steps(self, state: State, runs: Runs, epoch, images, labels):
     config, method = self.config, runs.method
     gradients = functools.partial(self._gradients, images=images)
     if runs.labels is not None:
