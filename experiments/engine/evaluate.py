@@ -64,22 +64,23 @@ class Sets:
 
   def __init__(self, test: datasets.Images, path: str | None = None):
     self._make = lambda name: images_of(name, test, path)
-    self._asked: dict[str, concurrent.futures.Future[Any]] = {}
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
+    self._submit = functools.cache(
+      lambda name: self._thread.submit(self._make, name)
+    )
 
   def ask(self, datasets: Iterable[str]) -> None:
     """Queues sets to be made, in this order."""
     for name in datasets:
-      if name not in self._asked:
-        self._asked[name] = self._thread.submit(self._make, name)
+      self._submit(name)
 
   def __getitem__(self, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns images and labels of a set, once they are made."""
     self.ask([name])
-    if self._asked[name].exception() is not None:
+    if self._submit(name).exception() is not None:
       # It may have failed for lack of memory, which training used.
       return self._make(name)
-    return self._asked[name].result()
+    return self._submit(name).result()
 
   def close(self) -> None:
     self._thread.shutdown(cancel_futures=True)
@@ -107,12 +108,8 @@ class Evaluator:
     self.sequential = not on_cpu if sequential is None else sequential
     convolutions = "direct" if self.sequential else engine.convolutions
     self.model = train.make_model(engine.config, convolutions)
-    self._logits = jax.jit(
-      engine.shard(
-        self._apply,
-        in_specs=(P("run"), P("batch")),
-        out_specs=P("run", "batch"),
-      )
+    self._logits = engine.jit(
+      self._apply, (P("run"), P("batch")), P("run", "batch")
     )
     axes = 0, None, None, None, 0
     self._metrics = jax.jit(jax.vmap(metrics, axes))
@@ -121,12 +118,8 @@ class Evaluator:
     self._scaled = jax.jit(scaled, static_argnums=3)
     self._pool = jax.jit(with_ensembles, static_argnums=1)
     self.norms = jax.jit(jax.vmap(optax.tree.norm))
-    self.temperatures = jax.jit(
-      engine.shard(
-        self._temperatures,
-        in_specs=(P("run"), P("run"), P(), P()),
-        out_specs=P("run"),
-      )
+    self.temperatures = engine.jit(
+      self._temperatures, (P("run"), P("run"), P(), P()), P("run")
     )
 
   def _apply(self, weights: train.Weights, images):
@@ -155,10 +148,9 @@ class Evaluator:
 
   def _each_run(self, function, runs):
     """Maps a function over the runs: together, or one after the other."""
-    with train.precision(self.engine.config):
-      if self.sequential:
-        return jax.lax.map(function, runs)
-      return jax.vmap(function)(runs)
+    if self.sequential:
+      return jax.lax.map(function, runs)
+    return jax.vmap(function)(runs)
 
   def _chunk(self, images: int) -> int:
     """Returns how many of a device's images are evaluated at once."""

@@ -12,7 +12,7 @@ nothing is exchanged. Along its axis `batch`, devices share each batch, and sum
 batch norm's statistics and the gradients.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import contextlib
 import functools
 import os
@@ -54,14 +54,14 @@ class Runs(NamedTuple):
 
 
 class Weights(NamedTuple):
-  """Weights of a network. The first axis of each array is the run."""
+  """The variables of `models.ResNet`. Each array's first axis is the run."""
 
   params: Any
   batch_stats: Any
 
 
 class State(NamedTuple):
-  """What a step changes. The first axis of each array is the run."""
+  """What a step changes."""
 
   weights: Weights
   optimizer: methods.OptimizerState
@@ -135,12 +135,6 @@ def compiler_options() -> dict[str, str]:
           jax.jit(lambda: 0, compiler_options={name: value})()
           options[name] = value
   return options
-
-
-def precision(config: Config) -> contextlib.ContextDecorator:
-  """Sets the config's precision of float32 products, in a context."""
-  exact = config.precision == "float32"
-  return jax.default_matmul_precision("highest" if exact else "default")
 
 
 def make_model(config: Config, convolutions: str) -> models.ResNet:
@@ -245,28 +239,41 @@ class Engine:
     )
     self.kinds = models.kinds(self.model, shapes["params"])
     self.by_run = NamedSharding(self.mesh, P("run"))
-    self.shard = functools.partial(
-      jax.shard_map, mesh=self.mesh, check_vma=False
-    )
-    self.init = jax.jit(
-      self.shard(self._init, in_specs=P("run"), out_specs=P("run")),
-      out_shardings=self.by_run,
+    self.init = self.jit(
+      self._init, P("run"), P("run"), out_shardings=self.by_run
     )
     self.set_options(compiler_options())
 
   def set_options(self, options: dict[str, str]) -> None:
     """Sets the compiler options; the next epoch compiles again."""
     self.options = options
-    self.epoch = jax.jit(
-      self.shard(
-        precision(self.config)(self._epoch),
-        in_specs=(P("run"), P("run"), P(), P(), P()),
-        out_specs=P("run"),
-      ),
+    self.epoch = self.jit(
+      self._epoch,
+      (P("run"), P("run"), P(), P(), P()),
+      P("run"),
       donate_argnums=0,
       out_shardings=self.by_run,
       compiler_options=options or None,
     )
+
+  def jit(
+    self,
+    function: Callable[..., Any],
+    inputs: Any,
+    outputs: Any,
+    **options: Any,
+  ) -> Any:
+    """Compiles a function of shards, in the config's precision of products."""
+    exact = self.config.precision == "float32"
+    precise = jax.default_matmul_precision("highest" if exact else "default")
+    sharded = jax.shard_map(
+      precise(function),
+      mesh=self.mesh,
+      in_specs=inputs,
+      out_specs=outputs,
+      check_vma=False,
+    )
+    return jax.jit(sharded, **options)
 
   def place(self, runs: Sequence[Run], labels: np.ndarray) -> Runs:
     """Puts runs of one structure on the devices, the same number on each.
@@ -318,8 +325,9 @@ class Engine:
 
     def step(state: State, now):
       number, batch = now
-      outputs = jax.vmap(gradients, axes)(method, state.weights, batch, labels)
-      grads, batch_stats, sums = outputs
+      grads, batch_stats, sums = jax.vmap(gradients, axes)(
+        method, state.weights, batch, labels
+      )
       grads, sums = jax.lax.psum((grads, sums), "batch")
       params, optimizer = methods.update(
         method,
@@ -334,10 +342,8 @@ class Engine:
       weights, average = Weights(params, batch_stats), state.average
       if average is not None:
         average = methods.average(method, average, weights, number)
-      return State(weights, optimizer, average), (
-        *sums,
-        self._radial(optimizer),
-      )
+      outputs = *sums, self._radial(optimizer)
+      return State(weights, optimizer, average), outputs
 
     plan = jax.vmap(
       lambda run: batches(run, epoch, config.batch_size, config.data),
@@ -357,8 +363,6 @@ class Engine:
 
   def _radial(self, optimizer: methods.OptimizerState) -> dict[str, jax.Array]:
     """Returns the share of ‖g‖² along w at the last step, by parameter kind."""
-    if not self.diagnostics:
-      return {}
     cosines = optax.tree.get(optimizer.orthograd, "cosine", {})
     by_kind: dict[str, list[jax.Array]] = {}
     for path, kind in flatten_dict(self.kinds, sep="/").items():
@@ -367,11 +371,10 @@ class Engine:
     return {k: jnp.mean(jnp.stack(xs), axis=0) for k, xs in by_kind.items()}
 
   def _gradients(self, method, weights: Weights, batch: Batch, labels, images):
-    """Computes one run's gradients, from this device's part of the batch.
+    """Returns gradients, new statistics, and sums of losses and right answers.
 
-    Returns:
-      Gradients, new running statistics, and sums of losses and right answers.
-      The caller sums all but the statistics over the devices.
+    They are of one run, from this device's part of the batch. The caller sums
+    all but the statistics over the devices.
     """
     x, mask, targets = self._examples(batch, images, labels)
     valid = mask.astype(jnp.float32)
@@ -434,8 +437,7 @@ def draw_images(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Draws a run's images, the same number of each class, by the seed.
 
-  Returns:
-    Indices of the images to train on, and to fit a temperature on.
+  Returns the indices of those to train on and to fit a temperature on.
   """
   block, fold = divmod(seed, config.seeds_per_subset)
   per_class = config.per_class + config.calibrate
