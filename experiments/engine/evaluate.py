@@ -69,18 +69,15 @@ class Sets:
       lambda name: self._thread.submit(self._make, name)
     )
 
-  def ask(self, datasets: Iterable[str]) -> None:
+  def ask(self, names: Iterable[str]) -> list[concurrent.futures.Future[Any]]:
     """Queues sets to be made, in this order."""
-    for name in datasets:
-      self._submit(name)
+    return list(map(self._submit, names))
 
   def __getitem__(self, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns images and labels of a set, once they are made."""
-    self.ask([name])
-    if self._submit(name).exception() is not None:
-      # It may have failed for lack of memory, which training used.
-      return self._make(name)
-    return self._submit(name).result()
+    (made,) = self.ask([name])
+    # It may have failed for lack of memory, which training used.
+    return self._make(name) if made.exception() else made.result()
 
   def close(self) -> None:
     self._thread.shutdown(cancel_futures=True)

@@ -22,6 +22,7 @@ Array = jax.Array
 # Pixels that one block of a GPU sums for batch norm. More would leave cores
 # idle; fewer would write more partial sums.
 PIXELS_PER_SUM = 256
+MOMENTUM, EPS = 0.1, 1e-5  # of batch norm
 
 
 class Conv(nn.Module):
@@ -44,14 +45,9 @@ class Conv(nn.Module):
     return CONVOLUTIONS[self.method](x, kernel, self.stride)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def normalize(
-  x: Array,
-  scale: Array,
-  bias: Array,
-  weights: Array,
-  eps: float,
-  axis_name: str | None,
+  x: Array, scale: Array, bias: Array, weights: Array, axis_name: str | None
 ) -> tuple[Array, tuple[Array, Array, Array]]:
   """Normalizes (images, rows, columns, features) for each feature, in float32.
 
@@ -59,10 +55,10 @@ def normalize(
   returns the mean, variance and number of pixels, which have no gradient. Its
   own gradient takes two sums over pixels. The derived one takes three.
   """
-  return _normalize_forward(x, scale, bias, weights, eps, axis_name)[0]
+  return _normalize_forward(x, scale, bias, weights, axis_name)[0]
 
 
-def _normalize_forward(x, scale, bias, weights, eps, axis_name):
+def _normalize_forward(x, scale, bias, weights, axis_name):
   x32 = x.astype(jnp.float32)
   weighted = x32 * _by_image(weights)
   count = jnp.sum(weights) * (x.shape[1] * x.shape[2])
@@ -72,13 +68,12 @@ def _normalize_forward(x, scale, bias, weights, eps, axis_name):
   total, squares, count = sums
   mean = total / count
   var = jnp.maximum(squares / count - jnp.square(mean), 0)
-  inverse = jax.lax.rsqrt(var + eps)
+  inverse = jax.lax.rsqrt(var + EPS)
   y = _affine(x, mean, scale * inverse, bias)
   return (y, (mean, var, count)), (x, scale, weights, mean, inverse, count)
 
 
-def _normalize_backward(eps, axis_name, kept, gradients):
-  del eps
+def _normalize_backward(axis_name, kept, gradients):
   x, scale, weights, mean, inverse, count = kept
   g = gradients[0].astype(jnp.float32)
   centred = x.astype(jnp.float32) - _by_feature(mean)
@@ -126,8 +121,6 @@ class BatchNorm(nn.Module):
   """Batch norm over images and pixels, in float32."""
 
   axis_name: str | None = None  # of the mesh, if the batch is split over it
-  momentum: float = 0.1
-  eps: float = 1e-5
 
   @nn.compact
   def __call__(self, x, mask, train):
@@ -138,18 +131,15 @@ class BatchNorm(nn.Module):
     running_mean = stat("mean", jnp.zeros, (features,))
     running_var = stat("var", jnp.ones, (features,))
     if not train:
-      gain = scale * jax.lax.rsqrt(running_var.value + self.eps)
+      gain = scale * jax.lax.rsqrt(running_var.value + EPS)
       return _affine(x, running_mean.value, gain, bias)
     weights = mask.astype(jnp.float32)
-    normalized: Any = normalize(
-      x, scale, bias, weights, self.eps, self.axis_name
-    )
+    normalized: Any = normalize(x, scale, bias, weights, self.axis_name)
     y, (mean, var, count) = normalized
     if not self.is_initializing():
-      keep = 1 - self.momentum
       unbiased = var * (count / jnp.maximum(count - 1, 1))
-      running_mean.value = keep * running_mean.value + self.momentum * mean
-      running_var.value = keep * running_var.value + self.momentum * unbiased
+      for running, new in ((running_mean, mean), (running_var, unbiased)):
+        running.value = (1 - MOMENTUM) * running.value + MOMENTUM * new
     return y
 
 

@@ -12,7 +12,7 @@ nothing is exchanged. Along its axis `batch`, devices share each batch, and sum
 batch norm's statistics and the gradients.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import contextlib
 import functools
 import os
@@ -233,11 +233,8 @@ class Engine:
         f"batch_size is {config.batch_size}, but must be a multiple of the "
         f"{self.parts} devices that share a batch."
       )
-    shapes = jax.eval_shape(
-      functools.partial(models.init, self.model, shape=config.data.shape),
-      jax.random.key(0),
-    )
-    self.kinds = models.kinds(self.model, shapes["params"])
+    init = lambda: models.init(self.model, jax.random.key(0), config.data.shape)
+    self.kinds = models.kinds(self.model, jax.eval_shape(init)["params"])
     self.by_run = NamedSharding(self.mesh, P("run"))
     self.init = self.jit(
       self._init, P("run"), P("run"), out_shardings=self.by_run
@@ -256,13 +253,7 @@ class Engine:
       compiler_options=options or None,
     )
 
-  def jit(
-    self,
-    function: Callable[..., Any],
-    inputs: Any,
-    outputs: Any,
-    **options: Any,
-  ) -> Any:
+  def jit(self, function: Any, inputs: Any, outputs: Any, **options: Any):
     """Compiles a function of shards, in the config's precision of products."""
     exact = self.config.precision == "float32"
     precise = jax.default_matmul_precision("highest" if exact else "default")
@@ -287,14 +278,13 @@ class Engine:
     resolved = [run.method.resolve(config) for run in runs]
     drawn = [draw_images(config, labels, seed) for seed in seeds]
     subset, own = (np.array(x, np.int32) for x in zip(*drawn, strict=True))
-    noisy = functools.partial(noisy_labels, config, labels)
+    pairs = zip(seeds, subset, strict=True)
+    noisy = np.array([noisy_labels(config, labels, *pair) for pair in pairs])
     arrays = Runs(
       seed=np.array(seeds, np.int32),
       method=jax.tree.map(lambda *x: np.array(x, np.float32), *resolved),
       subset=subset,
-      labels=np.array([*map(noisy, seeds, subset)])
-      if config.label_noise
-      else None,
+      labels=noisy if config.label_noise else None,
       own=own if config.calibrate else None,
     )
     return jax.tree.map(lambda x: put(x, self.by_run), arrays)
