@@ -76,7 +76,7 @@ class Checkpoints:
     return treedef.unflatten([put(x, its.sharding) for x, its in pairs])
 
   def save(self, epoch: int, state: Any) -> None:
-    """Writes a copy of the state; removes those of this and later epochs."""
+    """Writes a copy while training continues; removes later checkpoints."""
     self._wait()  # raises if the one before failed
     arrays = gather(jax.tree.leaves(state))
     if jax.default_backend() == "cpu":  # views of what the next epoch reuses

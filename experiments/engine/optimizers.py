@@ -31,10 +31,7 @@ from optax import contrib
 
 def _cast() -> optax.GradientTransformation:
   """Casts gradients to the parameters' dtype, so that moments don't round."""
-  cast = lambda g, w: g.astype(w.dtype)
-  return optax.stateless(
-    lambda updates, params: jax.tree.map(cast, updates, params)
-  )
+  return optax.stateless_with_tree_map(lambda g, w: g.astype(w.dtype))
 
 
 def _add_decay(decay: Any) -> optax.GradientTransformation:
@@ -113,8 +110,7 @@ def muon(
   """
 
   def labels(params):
-    by_muon = lambda x, hidden: hidden and x.ndim > 1
-    label = lambda *args: "muon" if by_muon(*args) else "adam"
+    label = lambda x, hidden: "muon" if hidden and x.ndim > 1 else "adam"
     return jax.tree.map(label, params, hidden)
 
   def match_rms(updates, _):

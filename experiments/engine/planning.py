@@ -16,7 +16,7 @@ from experiments.engine.group import Options
 def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
   """Returns runs, steps, memory, and the time as estimated from a few steps."""
   stored = rows.Rows(folder / "rows.jsonl", write=False)
-  missing = runner.Missing(study, stored.keys)
+  missing = rows.Missing(study, stored.keys)
   mesh = train.make_mesh(options.batch_devices)
   groups = list(runner.make_groups(study, folder, missing, mesh, options))
   config = study.config
@@ -43,7 +43,7 @@ def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
   if jax.default_backend() == "cpu" and config.model != "small":
     # It would compile for minutes.
     return "\n".join([*lines, "a step     not measured: this takes a GPU"])
-  seconds, compiling = measure(study, groups[0], mesh, options)
+  seconds, compiling = measure(study, groups[0], mesh, ways)
   per_run = seconds / len(groups[0])
   total = steps * per_run * sum(map(len, groups))
   lines += [
@@ -54,7 +54,7 @@ def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
   return "\n".join(lines)
 
 
-def measure(study, runs, mesh, options) -> tuple[float, float]:
+def measure(study, runs, mesh, ways) -> tuple[float, float]:
   """Measures a group: seconds of a step, and of compiling."""
   # A CPU may take a second for a step.
   steps = 1 if jax.default_backend() == "cpu" else 8
@@ -62,10 +62,7 @@ def measure(study, runs, mesh, options) -> tuple[float, float]:
   few = max(1, steps * config.batch_size // classes)
   config = config.replace(per_class=min(config.per_class, few))
   engine = train.Engine(
-    config,
-    diagnostics=study.diagnostics,
-    mesh=mesh,
-    convolutions=options.convolutions,
+    config, diagnostics=study.diagnostics, mesh=mesh, convolutions=ways
   )
   # The time does not depend on the images.
   count = (config.per_class + config.calibrate) * classes
