@@ -31,7 +31,8 @@ from optax import contrib
 
 def _cast() -> optax.GradientTransformation:
   """Casts gradients to the parameters' dtype, so that moments don't round."""
-  return optax.stateless_with_tree_map(lambda g, w: g.astype(w.dtype))
+  cast: Any = lambda g, w: g.astype(w.dtype)
+  return optax.stateless_with_tree_map(cast)
 
 
 def _add_decay(decay: Any) -> optax.GradientTransformation:
