@@ -30,7 +30,7 @@ $(VENV)/.done: pyproject.toml $(CONSTRAINTS)
 
 setup: $(VENV)/.done  ## create .venv with all that development needs
 
-demo: setup  ## SGD beside ⊥Grad on a sample of CIFAR-10, in two minutes
+demo: setup  ## SGD and ⊥Grad on a sample of CIFAR-10, in a few minutes
 	$(BIN)/python -m experiments run quick
 	$(BIN)/python -m experiments report runs/quick
 

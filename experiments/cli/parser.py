@@ -69,7 +69,7 @@ compares the methods on a page.
 """,
   epilog="""examples:
   python -m experiments list               the studies
-  python -m experiments run quick          takes two minutes, no download
+  python -m experiments run quick          a few minutes, no download
   python -m experiments report runs/quick  its page
   python -m experiments data fetch         CIFAR-10, for the other studies
   python -m experiments run table1 --set seeds=2 --set epochs=10
@@ -127,7 +127,7 @@ STUDY = {
   "study": "a name that `python -m experiments list` prints, or the path of a "
   "study file such as mine.py",
   "--set KEY=VALUE": "override a setting, such as seeds=3 or methods=sgd,sam; "
-  "repeat it for several; an unknown key lists all keys",
+  "repeat it for several; an unknown key prints all keys",
   "--output FOLDER": "folder for rows and checkpoints (runs/STUDY, or the "
   "folder of the study whose models it uses)",
   "--share I/N": "only share I of N, into runs/STUDY/shares/I-of-N: the same "
@@ -144,13 +144,13 @@ TRAINING = {
   "--checkpoint-every N": "epochs between checkpoints (10, or 5 %% of all if "
   "that is more)",
   "--logits": "keep the logits, as .npy files",
-  "--corrupted FOLDER": "folder of the published CIFAR-10-C, used instead of "
+  "--corrupted FOLDER": "read the published CIFAR-10-C from FOLDER instead of "
   "making it",
   "--deterministic": "bitwise reproducible on a GPU too, but slower there",
   "--distributed": "run this process as one of several that train together; "
   "under SLURM, Open MPI and on TPUs, jax finds the others",
-  "--coordinator HOST:PORT": "elsewhere, for --distributed: address of process "
-  "0, the same for all",
+  "--coordinator HOST:PORT": "for --distributed: address of process 0; needed "
+  "outside of SLURM, Open MPI and TPUs",
   "--processes N": "for --distributed: number of processes",
   "--process I": "for --distributed: number of this process, from 0",
 }
@@ -159,8 +159,8 @@ CLUSTER = {
   "processes, and merge them",
   "--jobs N": "for --cluster: number of jobs, one for each share",
   "--gpus I": "for --cluster: GPUs of each job (0: train on the CPU)",
-  "--minutes N": "for --cluster: time limit of a job (1440); longer ones "
-  "resume",
+  "--minutes N": "for --cluster: time limit of a job (1440); one that reaches "
+  "it is submitted again, and resumes",
   "--partition NAME": "for --cluster slurm: its partition",
   "--sbatch KEY=VALUE": "for --cluster slurm: option of sbatch, such as "
   "mem=16G; repeat it for several",
@@ -183,8 +183,8 @@ KEPT = {
 command(
   """train and evaluate the runs that a study's folder lacks
 
-  Ctrl-C stops it, and the same command resumes it. Give other settings another
-  folder with --output: a folder's page shows one set of settings.""",
+  Ctrl-C stops it, and the same command resumes it. Use a new --output for each
+  set of settings: a folder's page shows only one.""",
   *(STUDY, KEPT, GROUPS, TRAINING, CLUSTER),
   example="run quick --set epochs=2 --set per_class=20 --output runs/try",
   gpus=0,

@@ -339,7 +339,9 @@ class Group:
     for name in dict.fromkeys(run.method.name for run in self.runs):
       mine = [i for i, run in enumerate(self.runs) if run.method.name == name]
       loss, top1 = (np.mean(metrics[key][mine]) for key in ("loss", "top1"))
-      words.append(f"{name} training loss {loss:.3f} and accuracy {top1:.1f} %")
+      words.append(
+        f"{name}: training loss {loss:.3f}, training accuracy {top1:.1f} %"
+      )
     seconds = eta.tick()
     if eta.epoch is not None:  # The first epoch is compiled, too.
       images = config.images * len(self.runs)

@@ -71,7 +71,7 @@ def run_study(
     missing = Missing(study, rows.keys)
     groups = list(make_groups(study, folder, missing, mesh, options))
     done = sum(not missing(run) for run in study.runs)
-    say(f"{study.name}: {done} of {len(study.runs)} runs are there already")
+    say(f"{study.name}: {done} of {len(study.runs)} runs are complete")
     for others in rows.left_out(load_settings(folder)) if writes else ():
       say(f"{study.name}: also there: {others}; `report` leaves them out")
     if groups:

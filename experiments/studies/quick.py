@@ -1,9 +1,9 @@
-"""SGD beside ⊥Grad in two minutes, on the sample that comes with the code.
+"""SGD and ⊥Grad in a few minutes, on the sample that comes with the code.
 
     make demo
 
-A small pre-activation network, 5 seeds of each optimizer. Two cores of a
-Neoverse-N1: about 100 seconds.
+A small pre-activation network, 5 seeds of each optimizer. One to three
+minutes on two cores.
 """
 
 from experiments.config import Config, Study

@@ -68,7 +68,7 @@ def test_stopped_while_training(tmp_path, times):
   process = start(tmp_path)
   assert process.stdout is not None
   for line in process.stdout:
-    if "runs are there already" in line:
+    if "runs are complete" in line:
       break
   time.sleep(2)
   assert_stopped(process, times)
@@ -96,7 +96,7 @@ def test_two_processes(tmp_path):
   ]
   outputs = [process.communicate(timeout=300)[0] for process in processes]
   assert [process.returncode for process in processes] == [0, 0], outputs
-  assert "0 of 2 runs are there already" in outputs[0]
+  assert "0 of 2 runs are complete" in outputs[0]
   assert "quick: complete" in outputs[0] and "quick" not in outputs[1]
   actual = list(rows.read(tmp_path / "rows.jsonl"))
   assert len(actual) == 4  # train and clean, of two runs

@@ -213,7 +213,7 @@ def disturb(folder, expected, seconds, seed):
   status, output, _ = finish(folder)
   if status or "Traceback" in output:
     return kinds, [*wrong, f"{seed}: status {status}: {output}"]
-  complete = "2 of 2 runs are there already" in output
+  complete = "2 of 2 runs are complete" in output
   if one.damaged and not complete and "removed the damaged" not in output:
     wrong.append(f"{seed}: nothing is said of the damage: {output}")
   if (figures := results(folder)) != expected:

@@ -260,7 +260,7 @@ def test_a_run_that_diverges(tmp_path, monkeypatch, events):
   assert all(np.isfinite(row["metrics"]["loss"]) for row in others)
   assert ("orthograd", 0) not in {(r["method"], r["seed"]) for r in others}
   runner.run_study(study, tmp_path, say=said.append)
-  assert "4 of 4 runs are there already" in said[-2]
+  assert "4 of 4 runs are complete" in said[-2]
   logits = np.load(tmp_path / "logits" / "sgd-1-4-clean.npy")
   assert logits.shape == (tiny.TEST_IMAGES, 10) and logits.dtype == np.float32
   labels = tiny.sample().test_labels
@@ -314,7 +314,7 @@ def test_ensembles(tmp_path, events):
   assert order[-1] == "orthograd"
   said = []
   runner.run_study(study, tmp_path, options, say=said.append)
-  assert "4 of 4 runs are there already" in said[0]
+  assert "4 of 4 runs are complete" in said[0]
 
 
 @pytest.mark.parametrize(

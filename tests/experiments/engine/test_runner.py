@@ -50,7 +50,7 @@ def test_killed_at_any_moment(whole, cache_dir, tmp_path):
   assert results(tmp_path) == results(whole)
   before = path.read_bytes()
   output = finish(launch(tmp_path, cache_dir))
-  assert "4 of 4 runs are there already" in output and "epoch" not in output
+  assert "4 of 4 runs are complete" in output and "epoch" not in output
   assert path.read_bytes() == before
   # Rows of epochs that no checkpoint is left of are made from the start.
   output = finish(launch(tmp_path, cache_dir, TINY="evaluate_every=1"))
