@@ -18,6 +18,7 @@ import scipy.stats
 
 from experiments import config, datasets, files, registry
 from experiments.engine import models
+from experiments.grokking import RATES_STUDY, STUDY
 from experiments.report import compare, figures, grokking, query, render
 from experiments.report.compare import Comparisons
 from experiments.report.query import OUTCOMES, PAIR
@@ -27,7 +28,6 @@ from orthograd_optax import plots, stats
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = "python -m experiments"
-PILOTS = "pilot_optimizers"
 SCREENS = ("extended_screen", "extended_screen_batch")
 # Files besides pages that have blocks from rows.
 WITH_BLOCKS = ("README.md", "experiments/README.md", "experiments/PLAN.md")
@@ -54,10 +54,8 @@ def context(
   def values(name: str, *args: Any, **where: Any) -> np.ndarray:
     return ask.results(name).values(*args, **where)
 
-  def mean(
-    name: str, method: str, it: str = "scaled_loss", **where: Any
-  ) -> str:
-    metric = OUTCOMES[it].metric if it in OUTCOMES else it
+  def mean(name: str, method: str, it="scaled_loss", **where: Any) -> str:
+    metric = query.outcome(it).metric
     return render.mean(values(name, method, it, **where), metric)
 
   def link(path: str) -> str:
@@ -89,21 +87,18 @@ def context(
     "study_of": ask.study,
     "table": ask.table,
     "values": values,
-    "verdict": lambda *args, **where: ask.compare(*args, **where).verdict,
     "kinds_of_parameters": kinds_of_parameters,
     "radial_shares": lambda method: radial_shares(ask, method),
     "unpaired": compare.unpaired,
     "holm": stats.holm,
     "link": link,
     "page": page,
-    "temperatures": lambda name: compare.temperatures(ask, name),
     "spearman": lambda pairs: scipy.stats.spearmanr(pairs)[0],
     "situations": lambda: situations(ask),
     "title": title,
     "studies": config.studies,
     "plan": plan,
-    "grokking": grokking.kept_facts,
-    "grokking_rates": grokking.kept_rates,
+    "grokking_rates": lambda: grokking.rates_facts(kept.load([RATES_STUDY])),
     "is_complete": ask.is_complete,
     "time_of": lambda name: ask.provenance(name).get("time", ""),
   }
@@ -141,21 +136,16 @@ def make_kept(
     "wide_reliability": lambda: draw(wide),
     "wide_reliability_corrupted": lambda: draw(wide, PAIR, "corrupted"),
   }
-  names = {
-    "README": "answer",
-    "replication": "replication",
-    "replication_appendix": "replication_appendix",
-  }
-  for name, template in names.items():
-    yield name, Page(markdown(f"{template}.md", facts), drawings)
+  yield "README", Page(markdown("answer.md", facts), drawings)
+  for name in ("replication", "replication_appendix"):
+    yield name, Page(markdown(f"{name}.md", facts), drawings)
 
 
 def situation(ask: Comparisons, name: str, a: str, b: str) -> dict[str, Any]:
   """Returns what a line of the answer says of a pair, with and without T."""
   results = ask.results(name)
-  after = "scaled"
-  if results.measured((a, b), "crossed_loss"):
-    after = "crossed"
+  is_crossed = results.measured((a, b), "crossed_loss")
+  after = "crossed" if is_crossed else "scaled"
   its = {it: ask.compare(name, a, b, it) for it in ("loss", "ece")}
   its["scaled_loss"] = ask.compare(name, a, b, f"{after}_loss")
   if not ask.is_planned(ask.study(name).name):
@@ -296,8 +286,8 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
     ),
     "map_temperatures": lambda: figures.temperatures(
       {
-        "SGD": compare.temperatures(ask, "map"),
-        "AdamW (pilots)": compare.temperatures(ask, PILOTS, "adamw"),
+        "SGD": ask.temperatures("map"),
+        "AdamW (pilots)": ask.temperatures("pilot_optimizers", "adamw"),
       }
     ),
   }
@@ -345,10 +335,10 @@ def make_all(
   """Yields the page of each planned study whose rows suffice, by name."""
   facts = context(ask, folder, True)
   for name in query.planned():
-    if name == grokking.STUDY:
-      if kept.load([grokking.STUDY]):
-        yield name, grokking.make(grokking.kept_facts(), facts)
-    elif name == grokking.RATES_STUDY:
+    if name == STUDY:
+      if kept.load([name]):
+        yield name, grokking.make(kept.load([name, grokking.PILOT]), facts)
+    elif name == RATES_STUDY:
       if kept.load([name]):
         yield name, Page(markdown(f"{name}.md", facts), {})
     elif name in SCREENS:

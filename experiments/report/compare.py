@@ -14,16 +14,17 @@ import numpy as np
 import scipy.stats
 
 from experiments import config
+from experiments.config import Study
 from experiments.report import query
 from experiments.report.query import (
   METRICS,
   PAIR,
   Outcome,
   Pair,
-  Source,
+  Results,
   method_name,
 )
-from experiments.rows import RowsError
+from experiments.rows import Missing, RowsError, kept
 from orthograd_optax import stats
 
 LEVEL = 0.05
@@ -44,24 +45,15 @@ UNDER_CORRUPTION = [
 class Compared:
   """An outcome of two sets of runs that share their seeds.
 
-  Attributes:
-    outcome: the outcome.
-    a: the outcome of the first set, for each seed.
-    b: the outcome of the second set.
-    pair: names of the methods.
-    planned: margin of PLAN.md; None if it is the present one.
-    change: mean difference, the second set minus the first.
-    interval: its 95 % interval, by the paired t.
-    d: Cohen's d.
-    p: p of the paired t-test.
-    adjusted: the same, adjusted once :func:`adjust` was called.
+  `change` has a 95 % `interval`, and `p` is of the paired t-test. `adjusted` is
+  the same p until :func:`adjust` is called.
   """
 
   outcome: Outcome
-  a: np.ndarray
+  a: np.ndarray  # of each seed
   b: np.ndarray
   pair: Pair = PAIR
-  planned: float | None = None
+  planned: float | None = None  # PLAN.md's margin, if it is another
 
   def __post_init__(self):
     test = stats.compare(self.a, self.b, paired=True)
@@ -157,11 +149,9 @@ def adds_orthograd(pair: Pair) -> bool:
 
 
 def adjust(cells: Iterable[Compared], planned: int = 0) -> None:
-  """Adjusts p by Holm's method, over all cells.
+  """Adjusts p in place by Holm's method, over all cells.
 
-  Args:
-    cells: comparisons to adjust in place.
-    planned: number of tests, if some of them could not be made.
+  If some tests could not be made, `planned` is the number of all.
   """
   cells = list(cells)
   p = [cell.p for cell in cells] + [1.0] * (planned - len(cells))
@@ -169,12 +159,46 @@ def adjust(cells: Iterable[Compared], planned: int = 0) -> None:
     cell.adjusted = adjusted
 
 
-class Comparisons(Source):
-  """Answers what templates ask of studies and pools, by their names."""
+class Comparisons:
+  """Answers what templates ask of studies and pools, by their names.
 
-  def __init__(self, *own: Any):
-    super().__init__(*own)
+  These are the kept ones, and one's own with their results.
+  """
+
+  def __init__(self, own: Mapping[str, tuple[Study, Results]] | None = None):
+    self._own = own or {}
+    self._kept: dict[Any, Results] = {}
     self._tested: dict[str, dict[str, dict[Pair, Compared]]] = {}
+
+  def study(self, name: str) -> Study:
+    """Returns a study, or the one whose recipe a pool has."""
+    if name in self._own:
+      return self._own[name][0]
+    return config.load_study(query.POOLS.get(name, {"study": name})["study"])
+
+  def results(self, name: str) -> Results:
+    """Returns the results of a study or pool."""
+    if name in self._own:
+      return self._own[name][1]
+    study, pool = self.study(name), query.POOLS.get(name)
+    files = tuple(pool["files"] if pool else kept.sharing(study))
+    key = files, study.config.hash
+    if key not in self._kept:
+      rows = [*kept.load(files), *query.arm_rows(study)]
+      self._kept[key] = Results(rows, study.config)
+    return self._kept[key]
+
+  def is_planned(self, name: str) -> bool:
+    """Returns whether PLAN.md plans the study with just these settings."""
+    own = config.own_study(name)
+    return name in query.planned() and own == self.study(name)
+
+  def is_complete(self, name: str) -> bool:
+    """Returns whether every run has rows of all images, or diverged."""
+    study, results = self.study(name), self.results(name)
+    keys = {(study.config.hash, *key) for key in results.rows}
+    runs = not any(map(Missing(study, keys), study.runs))
+    return runs and all(map(self.is_complete, study.arms))
 
   def compare(
     self,
@@ -202,7 +226,7 @@ class Comparisons(Source):
     key = it
     it = query.outcome(it, where.get("images", ""), where.get("part", ""))
     if seeds is None:
-      seeds = results.seeds([a, b], it.images, where.get("epoch", 0))
+      seeds = results.seeds([a, b], it.images, [where.get("epoch", 0)])
     first, second = (results.values(m, it, seeds, **where) for m in (a, b))
     planned = (
       key in ("scaled_loss", "corrupted_loss")
@@ -314,9 +338,49 @@ class Comparisons(Source):
 
   def provenance(self, name: str, results: str = "") -> dict[str, Any]:
     """Returns the device, versions, commits, days and minutes of a study."""
-    its = self.results(results or name)
-    rows = [row for row in its.rows.values() if row["study"] == name]
-    return provenance(rows) | {"study": name} if rows else {}
+    rows = self.results(results or name).rows.values()
+    rows = [row for row in rows if row["study"] == name]
+    if not rows:
+      return {}
+    # wall_time restarts with each group of runs, and when a study is resumed.
+    clocks: list[tuple[float, float]] = []  # when each began, and what it shows
+    for row in sorted(rows, key=clock_start):
+      if not clocks or clock_start(row) - clocks[-1][0] > SAME_CLOCK:
+        clocks.append((clock_start(row), 0.0))
+      start, most = clocks[-1]
+      clocks[-1] = start, max(most, row["wall_time"])
+    seconds = round(sum(most for _, most in clocks))
+    rows.sort(key=lambda row: row["time"])
+    brief = lambda commit: commit[:12] + "-dirty" * commit.endswith("-dirty")
+    commits = dict.fromkeys(brief(row["commit"]) for row in rows)
+    return {
+      "study": name,
+      "last": rows[-1],
+      "commits": ", ".join(commits),
+      "days": ", ".join(dict.fromkeys(row["time"][:10] for row in rows)),
+      "time": f"{seconds // 60}:{seconds % 60:02d}",
+    }
+
+  def temperatures(self, name: str, base: str = "sgd") -> dict[str, np.ndarray]:
+    """Returns what T is fitted without and with ⊥Grad, at equal settings.
+
+    Returns:
+      For each column its values by setting: "decay", which is learning rate ×
+      weight decay, "without" and "with", the geometric means of T over seeds,
+      and "change", of the loss without T. Diverged runs are left out.
+    """
+    study, results = self.study(name), self.results(name)
+    lines = []
+    for method in study.methods:
+      pair = method.name, f"orthograd_{method.name}"
+      if method.base == base and (seeds := results.seeds(pair)):
+        its = method.resolve(study.config)
+        logs = [np.log(results.values(m, "temperature", seeds)) for m in pair]
+        a, b = (results.values(m, "loss", seeds).mean() for m in pair)
+        decay = its.learning_rate * its.weight_decay
+        lines.append((decay, *np.exp(np.mean(logs, axis=1)), b - a))
+    names = ("decay", "without", "with", "change")
+    return dict(zip(names, np.array(lines).reshape(-1, 4).T, strict=True))
 
 
 def claim(sign: int, rows: Collection[Compared]) -> str:
@@ -349,54 +413,10 @@ def carried(part: Compared, whole: Compared, beside: Compared) -> str:
   return "some of it" if shares else "undecided"
 
 
-def temperatures(
-  ask: Comparisons, name: str, base: str = "sgd"
-) -> dict[str, np.ndarray]:
-  """Returns what T is fitted without and with ⊥Grad, at equal settings.
-
-  Returns:
-    For each column its values by setting: "decay", which is learning rate ×
-    weight decay, "without" and "with", the geometric means of T over seeds,
-    and "change", of the loss without T. Diverged runs are left out.
-  """
-  study, results = ask.study(name), ask.results(name)
-  lines = []
-  for method in study.methods:
-    pair = method.name, f"orthograd_{method.name}"
-    if method.base == base and (seeds := results.seeds(pair)):
-      its = method.resolve(study.config)
-      t = [np.log(results.values(m, "temperature", seeds)).mean() for m in pair]
-      a, b = (results.values(m, "loss", seeds).mean() for m in pair)
-      lines.append((its.learning_rate * its.weight_decay, *np.exp(t), b - a))
-  names = ("decay", "without", "with", "change")
-  return dict(zip(names, np.array(lines).reshape(-1, 4).T, strict=True))
-
-
 def clock_start(row: Mapping[str, Any]) -> float:
   """Returns when the clock of a row's wall_time was started."""
   time = datetime.datetime.fromisoformat(row["time"])
   return time.timestamp() - row["wall_time"]
-
-
-def provenance(rows: Collection[dict[str, Any]]) -> dict[str, Any]:
-  """Returns the device, versions, commits, days and minutes of rows."""
-  # wall_time restarts with each group of runs, and when a study is resumed.
-  clocks: list[tuple[float, float]] = []  # when each began, and what it shows
-  for row in sorted(rows, key=clock_start):
-    if not clocks or clock_start(row) - clocks[-1][0] > SAME_CLOCK:
-      clocks.append((clock_start(row), 0.0))
-    start, most = clocks[-1]
-    clocks[-1] = start, max(most, row["wall_time"])
-  seconds = round(sum(most for _, most in clocks))
-  rows = sorted(rows, key=lambda row: row["time"])
-  brief = lambda commit: commit[:12] + "-dirty" * commit.endswith("-dirty")
-  commits = dict.fromkeys(brief(row["commit"]) for row in rows)
-  return {
-    "last": rows[-1],
-    "commits": ", ".join(commits),
-    "days": ", ".join(dict.fromkeys(row["time"][:10] for row in rows)),
-    "time": f"{seconds // 60}:{seconds % 60:02d}",
-  }
 
 
 def unpaired(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:

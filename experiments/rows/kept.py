@@ -60,43 +60,36 @@ def _digests(folder: pathlib.Path) -> dict[str, str]:
   return {name: digest for digest, _, name in pairs}
 
 
-def verify(path: pathlib.Path) -> None:
-  """Checks a file of kept rows against `SHA256SUMS`.
-
-  Raises:
-    RowsError: if it is missing, not listed or has another digest.
-  """
-  expected = _digests(path.parent).get(path.name, "no digest")
-  given = files.sha256(path) if path.exists() else "no such file"
-  if given != expected:
-    raise RowsError(
-      f"{path} was changed: expected {expected} as in {SUMS}, got {given}. "
-      "Restore both with git, or remove the file if git does not have it, and "
-      "change rows by `python -m experiments keep` only."
-    )
-
-
 def load(
   studies: Iterable[str], folder: pathlib.Path = FOLDER
 ) -> list[dict[str, Any]]:
   """Returns the kept rows of studies, not to be changed.
 
   A study without kept rows adds none.
+
+  Raises:
+    RowsError: if a file is missing, not listed or has another digest.
   """
-  names = _digests(folder).keys() | {path.name for path in folder.glob("*.gz")}
-  paths = (folder / f"{study}.jsonl.gz" for study in studies)
-  return [row for path in paths if path.name in names for row in _read(path)]
-
-
-def _read(path: pathlib.Path) -> list[dict[str, Any]]:
-  verify(path)
-  return _read_once(path, path.stat().st_mtime_ns)
+  digests, rows = _digests(folder), []
+  for path in (folder / f"{study}.jsonl.gz" for study in studies):
+    if path.name not in digests and not path.exists():
+      continue
+    expected = digests.get(path.name, "no digest")
+    given = files.sha256(path) if path.exists() else "no such file"
+    if given != expected:
+      raise RowsError(
+        f"{path} was changed: expected {expected} as in {SUMS}, got {given}. "
+        "Restore both with git, or remove the file if git does not have it, "
+        "and change rows by `python -m experiments keep` only."
+      )
+    rows += _read(path, given)
+  return rows
 
 
 @functools.cache
-def _read_once(path: pathlib.Path, written: int) -> list[dict[str, Any]]:
-  """Reads the rows of a file, which many pages use, as written at that time."""
-  del written
+def _read(path: pathlib.Path, digest: str) -> list[dict[str, Any]]:
+  """Reads the rows of a file with this digest, which many pages use."""
+  del digest
   return list(read(path))
 
 

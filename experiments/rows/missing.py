@@ -7,14 +7,9 @@ from experiments.rows.schema import Key
 
 
 class Missing:
-  """The rows that a study still lacks.
+  """The rows that a study still lacks, by the keys of those that exist."""
 
-  Attributes:
-    study: the study to check.
-    keys: the keys of the rows that exist. They may grow.
-  """
-
-  def __init__(self, study: Study, keys: Set[Key]):
+  def __init__(self, study: Study, keys: Set[Key]):  # `keys` may grow
     self.study, self.keys = study, keys
 
   def datasets(self, run: Run, epoch: int) -> list[str]:

@@ -33,7 +33,7 @@ import reprlib
 from typing import Any
 import zlib
 
-from experiments.config import Method, Study
+from experiments.config import Method, Study, split_ensemble
 from experiments.fields import unparse
 from experiments.files import UserError, naming, parse_json, replacing
 from experiments.rows import schema
@@ -48,15 +48,10 @@ class RowsError(UserError):
 
 
 class Chain:
-  """Encodes rows as lines, and decodes lines, in the order of a file.
-
-  Attributes:
-    check: the check of the last line.
-    contexts: the fields of each context.
-  """
+  """Encodes rows as lines, and decodes lines, in the order of a file."""
 
   def __init__(self):
-    self.check = b""
+    self.check = b""  # of the last line
     self.contexts: list[dict[str, Any]] = []
     self._numbers: dict[str, int] = {}  # of contexts, by their fields
 
@@ -110,12 +105,9 @@ class Chain:
     return self._numbers[identity]
 
   def _line(self, content: Mapping[str, Any]) -> bytes:
-    form: Any = {"ensure_ascii": False, "separators": (",", ":")}
-    try:
-      text = json.dumps(content, allow_nan=False, **form)
-    except ValueError:  # a number that is not finite
-      text = json.dumps(finite(content), **form)
-    start = text.encode()
+    start = json.dumps(
+      finite(content), ensure_ascii=False, separators=(",", ":")
+    ).encode()
     self.check = _digest(self.check, start)
     return start[:-1] + _CHECK % self.check + b"\n"
 
@@ -125,30 +117,17 @@ def _digest(check: bytes, content: bytes) -> bytes:
 
 
 class Rows:
-  """A file of rows. Rows are only added, each of them once.
-
-  A crash may leave a torn last line. It is cut off when the file is opened for
-  writing, and its row is made again.
-
-  Attributes:
-    path: the file.
-    keys: the keys of its rows.
-  """
+  """A file of rows. Rows are only added, each of them once."""
 
   def __init__(self, path: pathlib.Path, write: bool = True):
     self.path = path
     if write and path.exists():
-      _repair(path)
-    self.keys: set[Key] = set()
+      content = _content(path)
+      whole = content.rfind(b"\n") + 1
+      if whole < len(content):  # A crash has left a torn last line.
+        os.truncate(path, whole)
     self._chain = Chain()
-    self._configs: dict[str, dict[str, Any]] = {}
-    self._methods: dict[tuple[str, str], Any] = {}
-    for row in read(path, self._chain):
-      self.keys.add(key(row))
-      self._configs.setdefault(row["config_hash"], row.get("config", {}))
-      if "members" not in row:  # of an ensemble
-        name = row["config_hash"], row["method"]
-        self._methods[name] = row.get("settings")
+    self.keys = {key(row) for row in read(path, self._chain)}
 
   def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
     """Adds rows, except those that are there already.
@@ -181,15 +160,16 @@ class Rows:
 
   def check_methods(self, study: Study) -> None:
     """Checks that each method has the settings that it has in the rows."""
+    known = {
+      its["method"]: its.get("settings")
+      for its in self._chain.contexts
+      if its["config_hash"] == study.config.hash
+    }
     for method in study.methods:
-      known = self._methods.get((study.config.hash, method.name))
+      its = dataclasses.asdict(method)
       # Older rows lack newer settings, and have some that are gone.
-      defaults = dataclasses.asdict(Method())
-      changed = [
-        name
-        for name, value in dataclasses.asdict(method).items()
-        if known and value != known.get(name, defaults[name])
-      ]
+      settings = dataclasses.asdict(Method()) | (known.get(method.name) or its)
+      changed = [name for name, value in its.items() if value != settings[name]]
       if changed:
         raise RowsError(
           f"{self.path} has rows of {method.name} with another "
@@ -202,44 +182,32 @@ class Rows:
 
     A page shows the study's methods, with the study's config.
     """
-    runs = {key[:3] for key in self.keys if key[:2] in self._methods}
-    here = [method for its, method, _ in runs if its == study.config.hash]
-    others = set(here) - set(study.method_names)
+    changes: dict[str, str] = {}
+    for its in self._chain.contexts:
+      config, config_hash = its.get("config", {}), its["config_hash"]
+      changed = [
+        f"{name}={unparse(config[name])}"
+        for name, value in dataclasses.asdict(study.config).items()
+        if config.get(name, value) != value
+      ]
+      other = f"another config, {config_hash}"
+      changes[config_hash] = ", ".join(changed) or other
+    runs = {key[:3] for key in self.keys if not split_ensemble(key[1])[1]}
     counts = collections.Counter(
-      self._changes(its, study)
-      for its, _, _ in runs
-      if its != study.config.hash
+      changes[its] for its, _, _ in runs if its != study.config.hash
     )
-    if others:
-      counts[f"other methods ({', '.join(sorted(others))})"] = sum(
-        method in others for method in here
-      )
+    here = [method for its, method, _ in runs if its == study.config.hash]
+    if others := sorted(set(here) - set(study.method_names)):
+      words = f"other methods ({', '.join(others)})"
+      counts[words] = sum(method in others for method in here)
     return [
       f"{count} run{'s' if count > 1 else ''} with {settings}"
       for settings, count in sorted(counts.items())
     ]
 
-  def _changes(self, config_hash: str, study: Study) -> str:
-    """Returns the settings of a config that differ from the study's."""
-    config = self._configs[config_hash]
-    changes = [
-      f"{name}={unparse(config[name])}"
-      for name, value in dataclasses.asdict(study.config).items()
-      if config.get(name, value) != value
-    ]
-    return ", ".join(changes) or f"another config, {config_hash}"
-
   def note(self, rows: Iterable[Mapping[str, Any]]) -> None:
     """Notes rows that another process writes."""
     self.keys |= {key(row) for row in rows}
-
-
-def _repair(path: pathlib.Path) -> None:
-  """Cuts off a torn last line."""
-  content = _content(path)
-  whole = content.rfind(b"\n") + 1
-  if whole < len(content):
-    os.truncate(path, whole)
 
 
 def write(path: pathlib.Path, rows: Iterable[Mapping[str, Any]]) -> None:
