@@ -45,9 +45,7 @@ def context(
 ) -> dict[str, Any]:
   """Returns what a template may use, for a page in a folder.
 
-  A function's first arguments are the study or pool and the methods; then comes
-  the outcome, by default the loss after T. If the pages of studies are not
-  beside the page, links to them lead to the plan.
+  If the pages of studies are not beside it, links to them lead to the plan.
   """
   plan = query.planned()
 
@@ -79,13 +77,8 @@ def context(
     "carried": compare.carried,
     "change": lambda *args, **where: render.by(ask.compare(*args, **where)),
     "claim": compare.claim,
-    "compare": ask.compare,
-    "grid": ask.grid,
     "mean": mean,
     "paper": render.PAPER,
-    "results": ask.results,
-    "study_of": ask.study,
-    "table": ask.table,
     "values": values,
     "kinds_of_parameters": kinds_of_parameters,
     "radial_shares": lambda method: radial_shares(ask, method),
@@ -99,8 +92,6 @@ def context(
     "studies": config.studies,
     "plan": plan,
     "grokking_rates": lambda: grokking.rates_facts(kept.load([RATES_STUDY])),
-    "is_complete": ask.is_complete,
-    "time_of": lambda name: ask.provenance(name).get("time", ""),
   }
 
 
@@ -113,9 +104,11 @@ def make_kept(
     ask.results, ("resnet18", "resnet18_corrupted", "wrn28_10", "extended")
   )
   both = {"ResNet-18": short, "WRN-28-10": wide}
-  networks = {"ResNet-18": "resnet18", "WRN-28-10": "wrn28_10"}
-  networks["1000 epochs"] = "extended"
-  replicated = {k: situation(ask, it, *PAIR) for k, it in networks.items()}
+  replicated = {
+    "ResNet-18": situation(ask, "resnet18", *PAIR),
+    "WRN-28-10": situation(ask, "wrn28_10", *PAIR),
+    "1000 epochs": situation(ask, "extended", *PAIR),
+  }
   every = longer.evaluated(PAIR, range(5), "train")
   draw, panels = figures.reliability, query.LABELS["panels"]
   drawings = {
@@ -234,23 +227,18 @@ def title(name: str) -> str:
 
 
 def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
-  """Returns the page of a study, in a folder.
-
-  Raises:
-    RowsError: if there is nothing to compare yet.
-  """
+  """Returns the page of a study, in a folder."""
   study, results = ask.study(name), ask.results(name)
   tested = ask.tested(name)
-  answer = next(iter(tested.values()))
+  primary, answer = next(iter(tested.items()))
+  pairs = list(answer)
   is_planned = ask.is_planned(name)
-  template = f"conclusions/{name}.md"
-  concluded = (
-    is_planned
-    and ask.is_complete(name)
-    and (pathlib.Path(__file__).parent / "templates" / template).exists()
-  )
+  conclusion = f"conclusions/{name}.md"
+  is_concluded = is_planned and ask.is_complete(name)
+  if not is_concluded or not (render.FOLDER / conclusion).exists():
+    conclusion = ""
   epochs = study.epochs_evaluated()
-  pooled = any(set(pair) & set(study.pooled) for pair in answer)
+  pooled = any(set(pair) & set(study.pooled) for pair in pairs)
   ended = [
     method
     for method in (study.pooled if pooled else study.method_names)
@@ -261,22 +249,20 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
     for method in study.method_names
     if all(results.seeds([method], it, epochs) for it in ("train", "clean"))
   ][: len(plots.style.COLORS)]
-  pair = next(iter(answer))
   headlines = {
-    its: {it: tested[it][its] for it in HEADLINE if it in tested}
-    for its in list(answer)[:3]
+    pair: {it: tested[it][pair] for it in HEADLINE if it in tested}
+    for pair in pairs[:3]
   }
   # A picture's name is part of a link, which Markdown would escape.
   picture = re.sub(r"\W", "_", name, flags=re.ASCII)
-  primary = next(iter(tested))
   shown = [primary]
   if OUTCOMES[primary].part != "metrics" and "loss" in tested:
     shown.append("loss")
   drawings = {
     f"{picture}_differences": lambda: figures.effects(
       {
-        query.pair_name(its): {it: rows[its] for it, rows in tested.items()}
-        for its in answer
+        query.pair_name(pair): {it: rows[pair] for it, rows in tested.items()}
+        for pair in pairs
       },
       shown,
     ),
@@ -300,11 +286,11 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
     "study": name,
     "picture": picture,
     "title": title(name),
-    "conclusion": template if concluded else "",
+    "conclusion": conclusion,
     "headlines": headlines,
-    "headline": headlines[pair] if len(answer) == 1 else {},
-    "pair": pair,
-    "pairs": list(answer),
+    "headline": headlines[pairs[0]] if len(pairs) == 1 else {},
+    "pair": pairs[0],
+    "pairs": pairs,
     "answer": answer,
     "tested": tested,
     "untested": [it for it in tested if not OUTCOMES[it].tested],
@@ -353,15 +339,11 @@ def make_all(
 
 
 def write_pages(output: pathlib.Path | None = None) -> Iterator[pathlib.Path]:
-  """Writes pages as Markdown, with their pictures.
+  """Writes pages with their pictures, and yields the paths.
 
-  Args:
-    output: folder for the pages of the studies. By default, the answer and the
-      replication are written beside the rows that are kept, and blocks of other
-      files are made again.
-
-  Yields:
-    The paths of what is written.
+  The pages of the studies are written to `output`. Without it, the answer and
+  the replication are written beside the rows that are kept, and blocks of other
+  files are made again.
   """
   ask = Comparisons()
   folder = output or kept.FOLDER
@@ -379,11 +361,7 @@ def write_pages(output: pathlib.Path | None = None) -> Iterator[pathlib.Path]:
 
 
 def write_study(folder: pathlib.Path) -> str:
-  """Writes a study's page, `report.html`, into its folder.
-
-  Returns:
-    What it says, as plain text.
-  """
+  """Writes a study's page, `report.html`, and returns what it says as text."""
   study, results = query.load(folder)
   ask = Comparisons({study.name: (study, results)})
   path = folder / "report.html"
@@ -401,16 +379,16 @@ def show(folder: pathlib.Path) -> str:
   study, results = query.load(folder)
   ask = Comparisons({study.name: (study, results)})
   kinds: dict[tuple[str, int, str], list[dict[str, float]]] = {}
-  diverged = []
+  lines = []
   for (method, seed, epoch, images), row in results.rows.items():
     if images == "diverged":
-      diverged.append(f"{method}, seed {seed}: diverged in epoch {epoch}")
+      lines.append(f"{method}, seed {seed}: diverged in epoch {epoch}")
     else:
       kinds.setdefault((method, epoch, images), []).append(row["metrics"])
   names = ("top1", "loss", "ece", "brier", "max_logit", "weight_norm")
   width = max((len(method) for method, _, _ in kinds), default=0)
   head = f"{'':{width}} {'epoch':>5} {'dataset':18} {'runs':>4}"
-  lines = [*diverged, head + "".join(f" {name:>11}" for name in names)]
+  lines.append(head + "".join(f" {name:>11}" for name in names))
   for (method, epoch, images), runs in kinds.items():
     line = f"{method:{width}} {epoch:>5} {images:18} {len(runs):>4}"
     for name in names:

@@ -45,11 +45,8 @@ def effects(
 ) -> "Figure":
   """Draws differences with intervals, one a line, colored by their verdicts.
 
-  Args:
-    lines: comparisons by outcome, for the label of each line.
-    outcomes: outcomes to draw, each in a column.
-    relative: whether the axis is in percent of the mean without ⊥Grad. The
-      numbers beside the lines are in the outcome's unit.
+  Each outcome has a column. If `relative`, the axis is in percent of the mean
+  without ⊥Grad; the numbers beside the lines are in the outcome's unit.
   """
   columns = [OUTCOMES[name] for name in outcomes]
   labels = [textwrap.fill(name, LONGEST_LABEL) for name in lines]
@@ -102,14 +99,8 @@ def _draw_effect(axis, y: int, row: Compared, relative: bool) -> dict[str, Any]:
   color, full = LOOKS.get(name, (BLUE, "less" not in name))
   reach = [[(middle - low) * scale], [(high - middle) * scale]]
   face = color if full else "white"
-  handles[name] = axis.errorbar(
-    *(middle * scale, y),
-    xerr=reach,
-    fmt="o",
-    color=color,
-    markerfacecolor=face,
-    capsize=2.5,
-  )
+  look = {"color": color, "markerfacecolor": face, "capsize": 2.5}
+  handles[name] = axis.errorbar(middle * scale, y, xerr=reach, fmt="o", **look)
   text = f"{middle:+.3f} ({low:+.3f}, {high:+.3f})".replace("-", "−")
   beside = axis.get_yaxis_transform()
   axis.text(1.02, y, text, va="center", transform=beside, fontsize=8)

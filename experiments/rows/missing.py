@@ -16,22 +16,16 @@ class Missing:
     """Returns the sets of images for which a run lacks an epoch's rows."""
     if self.diverged(run):
       return []
-    prefix = (*self._prefix(run), epoch)
-    return [
-      name
-      for name in self.study.datasets(epoch)
-      if (*prefix, name) not in self.keys
-    ]
+    names = self.study.datasets(epoch)
+    return [name for name in names if not self._has(run, epoch, name)]
 
   def diverged(self, run: Run) -> bool:
-    prefix = self._prefix(run)
-    return any(
-      (*prefix, epoch, "diverged") in self.keys
-      for epoch in range(1, self.study.config.epochs + 1)
-    )
+    epochs = range(1, self.study.config.epochs + 1)
+    return any(self._has(run, epoch, "diverged") for epoch in epochs)
 
-  def _prefix(self, run: Run) -> tuple[str, str, int]:
-    return self.study.config.hash, run.method.name, run.seed
+  def _has(self, run: Run, epoch: int, dataset: str) -> bool:
+    config_hash, method = self.study.config.hash, run.method.name
+    return (config_hash, method, run.seed, epoch, dataset) in self.keys
 
   def __call__(self, run: Run) -> bool:
     """Returns whether anything of a run is missing."""
