@@ -323,7 +323,8 @@ def make_all(
   for name in query.planned():
     if name == STUDY:
       if kept.load([name]):
-        yield name, grokking.make(kept.load([name, grokking.PILOT]), facts)
+        rows = kept.load([name, grokking.PILOT])
+        yield name, grokking.make(rows, grokking.Recipe(), facts)
     elif name == RATES_STUDY:
       if kept.load([name]):
         yield name, Page(markdown(f"{name}.md", facts), {})

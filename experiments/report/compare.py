@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 import dataclasses
 import datetime
 import functools
+import operator
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,7 @@ import scipy.stats
 from experiments import config
 from experiments.config import Study
 from experiments.report import query
-from experiments.report.query import (
-  METRICS,
-  PAIR,
-  Outcome,
-  Pair,
-  Results,
-  method_name,
-)
+from experiments.report.query import METRICS, PAIR, Pair, Results, method_name
 from experiments.rows import Missing, RowsError, kept
 from orthograd_optax import stats
 
@@ -49,7 +43,7 @@ class Compared:
   the same p until :func:`adjust` is called.
   """
 
-  outcome: Outcome
+  outcome: query.Outcome
   a: np.ndarray  # of each seed
   b: np.ndarray
   pair: Pair = PAIR
@@ -110,10 +104,10 @@ class Compared:
 
 
 @functools.cache
-def _methods() -> dict[str, config.Method]:
-  """Returns all methods that a study or the command line can name."""
-  known = config.studies().values()
-  return {m.name: m for study in known for m in study.methods} | config.METHODS
+def _method(name: str) -> config.Method | None:
+  """Returns a method that a study or the command line can name."""
+  known = {m.name: m for it in config.studies().values() for m in it.methods}
+  return (known | config.METHODS).get(config.split_ensemble(name)[0])
 
 
 def has_orthograd(method: str) -> bool:
@@ -123,10 +117,9 @@ def has_orthograd(method: str) -> bool:
     >>> has_orthograd("strength_0.5"), has_orthograd("sam ensemble of 5")
     (True, False)
   """
-  name, _ = config.split_ensemble(method)
-  known = _methods().get(name)
+  known = _method(method)
   if known is None:
-    return name.startswith("orthograd")
+    return method.startswith("orthograd")
   return bool(known.strength or known.strength_at_end)
 
 
@@ -142,10 +135,11 @@ def adds_orthograd(pair: Pair) -> bool:
     False
   """
   first, second = map(has_orthograd, pair)
-  known = [_methods().get(config.split_ensemble(name)[0]) for name in pair]
-  names = ("base", "schedule", "loss", "augmentation", "wrapper")
-  parts = {it and tuple(getattr(it, name) for name in names) for it in known}
-  return second and not first and len(parts) < 2
+  parts = operator.attrgetter(
+    *("base", "schedule", "loss", "augmentation", "wrapper")
+  )
+  kinds = {it and parts(it) for it in map(_method, pair)}
+  return second and not first and len(kinds) < 2
 
 
 def adjust(cells: Iterable[Compared], planned: int = 0) -> None:
@@ -205,7 +199,7 @@ class Comparisons:
     name: str,
     a: str,
     b: str,
-    it: str | Outcome = "scaled_loss",
+    it: str = "scaled_loss",
     **where: Any,
   ) -> Compared:
     """Returns the comparison of two methods, by default on all shared seeds.
@@ -214,26 +208,22 @@ class Comparisons:
     there. `where` has arguments of :meth:`Results.values`.
     """
     if not where and name not in query.POOLS:
-      study = self.study(name)
-      if (a, b) in query.pairs(study):
-        tested = self.tested(name)
-        if known := tested.get(str(it), {}).get((a, b)):
+      if (a, b) in query.pairs(self.study(name)):
+        if known := self.tested(name).get(it, {}).get((a, b)):
           return known
     return self._raw(name, a, b, it, **where)
 
-  def _raw(self, name, a, b, it, seeds=None, **where) -> Compared:
-    results = self.results(name)
-    key = it
-    it = query.outcome(it, where.get("images", ""), where.get("part", ""))
+  def _raw(self, name, a, b, it, seeds=None, epoch=0, **where) -> Compared:
+    results, outcome = self.results(name), query.outcome(it, **where)
     if seeds is None:
-      seeds = results.seeds([a, b], it.images, [where.get("epoch", 0)])
-    first, second = (results.values(m, it, seeds, **where) for m in (a, b))
-    planned = (
-      key in ("scaled_loss", "corrupted_loss")
+      seeds = results.seeds([a, b], outcome.images, [epoch])
+    values = [results.values(m, it, seeds, epoch, **where) for m in (a, b)]
+    is_planned = (
+      it in ("scaled_loss", "corrupted_loss")
       and name not in SHARED
       and (name in query.POOLS or self.is_planned(name))
     )
-    return Compared(it, first, second, (a, b), PLANNED if planned else None)
+    return Compared(outcome, *values, (a, b), PLANNED if is_planned else None)
 
   def tested(self, name: str) -> dict[str, dict[Pair, Compared]]:
     """Returns a study's comparisons by outcome and pair.
@@ -249,12 +239,12 @@ class Comparisons:
       return self._tested[name]
     study, results = self.study(name), self.results(name)
     pairs = [p for p in query.pairs(study) if len(results.seeds(p)) > 1]
-    first = query.OUTCOMES[study.outcome]
-    if not pairs or not all(results.measured(p, first) for p in pairs):
+    if not pairs or not all(results.measured(p, study.outcome) for p in pairs):
       raise RowsError(
         f"{study.name} needs two seeds of both methods of a pair after epoch "
-        f"{study.config.epochs}, each with {first.label}. Train them: `python "
-        f"-m experiments run {study.name}`."
+        f"{study.config.epochs}, each with "
+        f"{query.OUTCOMES[study.outcome].label}. Train them: `python -m "
+        f"experiments run {study.name}`."
       )
     tested = {
       it: {p: self._raw(name, *p, it) for p in pairs}
@@ -317,7 +307,7 @@ class Comparisons:
 
   def means(
     self, name: str, methods: Iterable[str], least: int = 2
-  ) -> tuple[list[str], dict[Outcome, dict[str, np.ndarray]]]:
+  ) -> tuple[list[str], dict[query.Outcome, dict[str, np.ndarray]]]:
     """Returns methods with so many seeds, and their values by outcome."""
     results, first = self.results(name), self.study(name).outcome
     methods = [m for m in methods if len(results.seeds([m])) >= least]

@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.report import query
 from experiments.report.compare import Compared
-from experiments.report.query import (
-  OUTCOMES,
-  PAIR,
-  Results,
-  method_name,
-  outcome,
-)
+from experiments.report.query import PAIR, Results, method_name
 from orthograd_optax import plots
 from orthograd_optax.calibration import Reliability
 from orthograd_optax.plots import style
@@ -48,7 +43,7 @@ def effects(
   Each outcome has a column. If `relative`, the axis is in percent of the mean
   without ⊥Grad; the numbers beside the lines are in the outcome's unit.
   """
-  columns = [OUTCOMES[name] for name in outcomes]
+  columns = [query.OUTCOMES[name] for name in outcomes]
   labels = [textwrap.fill(name, LONGEST_LABEL) for name in lines]
   width = (
     0.4
@@ -155,7 +150,7 @@ def severity(results: Results) -> "Figure":
   """Draws metrics by severity. 0 is the clean test set."""
   seeds = results.seeds(PAIR, "corrupted")
   values = {
-    outcome(metric).label: {
+    query.METRICS[metric]: {
       method_name(method): np.stack(
         [
           results.values(method, metric, seeds, images=f"severity {i}")

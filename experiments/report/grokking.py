@@ -18,18 +18,17 @@ DECAYED = ARMS[2]  # AdamW with the weight decay that the pilot chose
 Rows = Sequence[Mapping[str, Any]]
 
 
-def make(
-  rows: Rows, context: Mapping[str, Any], recipe: Recipe | None = None
-) -> Page:
+def make(rows: Rows, recipe: Recipe, context: Mapping[str, Any]) -> Page:
   """Returns the page of the study and its pilot, by their rows."""
-  its = facts(rows, recipe or Recipe())
+  its = facts(rows, recipe)
   drawings = {"grokking": lambda: figures.grokking(its["curves"], its["steps"])}
   return Page(markdown("grokking.md", {**context, **its}), drawings)
 
 
 def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
   """Returns the facts of the page, of the seeds that all arms have."""
-  main = [row for row in rows if row["study"] == grokking.STUDY]
+  study = grokking.STUDY, recipe.hash
+  main = [row for row in rows if (row["study"], row["config_hash"]) == study]
   goal = grokking.steps_to_goal(main, recipe)
   seeds = sorted(set.intersection(*(set(goal.get(arm, ())) for arm in ARMS)))
   if len(seeds) < 2:
@@ -38,11 +37,10 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
       "Run `python -m experiments grokking` to train them."
     )
   main = [row for row in main if row["seed"] in seeds]
-  main = [row for row in main if row["config_hash"] == recipe.hash]
+  main.sort(key=lambda row: (row["seed"], row["epoch"]))
   goal = {arm: {seed: goal[arm][seed] for seed in seeds} for arm in ARMS}
-  ordered = sorted(main, key=lambda row: (row["seed"], row["epoch"]))
   curve = lambda arm: np.array(
-    [row["metrics"]["top1"] for row in ordered if row["method"] == arm.key],
+    [row["metrics"]["top1"] for row in main if row["method"] == arm.key],
     float,
   )
   start = min(map(clock_start, main))
@@ -63,7 +61,7 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
     "pilot": {
       arm.weight_decay: list(tried[arm].values()) for arm in sorted(tried)
     },
-    "row": [row for row in ordered if row["method"] == DECAYED.key][-1],
+    "row": [row for row in main if row["method"] == DECAYED.key][-1],
     "minutes": (end - start) / 60,
   }
   return its | {"verdict": markdown("grokking_verdict.md", its)}

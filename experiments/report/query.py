@@ -108,23 +108,14 @@ class Outcome(NamedTuple):
 OUTCOMES = {name: Outcome(**it) for name, it in LABELS["outcomes"].items()}
 
 
-def outcome(it: str | Outcome, images: str = "", part: str = "") -> Outcome:
+def outcome(name: str, images: str = "", part: str = "") -> Outcome:
   """Returns an outcome by its name or a metric's, with other images or part."""
-  if isinstance(it, str):
-    it = OUTCOMES.get(it) or Outcome(METRICS.get(it, it), it)
-  changes = {"images": images, "part": part}
-  return it._replace(**{k: v for k, v in changes.items() if v})
+  it = OUTCOMES.get(name) or Outcome(METRICS.get(name, name), name)
+  return it._replace(images=images or it.images, part=part or it.part)
 
 
 def sets(name: str) -> tuple[str, ...]:
-  """Returns the sets of images in rows behind a name.
-
-  Examples:
-    >>> sets("clean"), len(sets("corrupted")), sets("fog")[0]
-    (('clean',), 75, 'fog/1')
-    >>> sets("severity 0"), sets("severity 2")[0]
-    (('clean',), 'gaussian_noise/2')
-  """
+  """Returns the sets of images in rows behind a name."""
   names, severities = datasets.CORRUPTIONS, range(1, 6)
   if name == "severity 0":
     return ("clean",)
@@ -190,28 +181,24 @@ class Results:
     epoch = epoch or self.epochs
     return [self.rows[method, seed, epoch, it] for it in self.sets(images)]
 
-  def measured(
-    self, methods: Iterable[str], it: str | Outcome, least: int = 2
-  ) -> bool:
+  def measured(self, methods: Sequence[str], name: str, least: int = 2) -> bool:
     """Returns whether at least so many seeds have the outcome for all."""
-    it, methods = outcome(it), list(methods)
+    it = outcome(name)
     seeds = self.seeds(methods, it.images)
     return len(seeds) >= least and all(
       row.get(it.part, {}).get(it.metric) is not None
-      for method in methods
-      for seed in seeds
+      for method, seed in itertools.product(methods, seeds)
       for row in self.get(method, seed, it.images)
     )
 
   def outcomes(
-    self, groups: Iterable[Iterable[str]], first: str, least: int = 2
+    self, groups: Sequence[Sequence[str]], first: str, least: int = 2
   ) -> list[str]:
     """Returns the outcomes of all groups of methods, a primary one first.
 
     After T, they are of half of the images if the primary one is, or if rows
     have no others; else of all images.
     """
-    groups = list(groups)
     its = [
       it
       for it in dict.fromkeys([first, *OUTCOMES])
@@ -224,7 +211,7 @@ class Results:
   def values(
     self,
     method: str,
-    it: str | Outcome = "scaled_loss",
+    name: str = "scaled_loss",
     seeds: Iterable[int] | None = None,
     epoch: int = 0,
     images: str = "",
@@ -234,7 +221,7 @@ class Results:
 
     By default, it is of the end.
     """
-    it = outcome(it, images, part)
+    it = outcome(name, images, part)
     if seeds is None:
       seeds = self.seeds([method], it.images, [epoch])
     each = [
@@ -246,13 +233,13 @@ class Results:
   def over_epochs(
     self,
     method: str,
-    it: str | Outcome,
+    name: str,
     seeds: Sequence[int],
     epochs: Sequence[int],
     images: str = "",
   ) -> np.ndarray:
     """Returns an outcome of shape (seeds, epochs)."""
-    columns = [self.values(method, it, seeds, e, images) for e in epochs]
+    columns = [self.values(method, name, seeds, e, images) for e in epochs]
     return np.stack(columns, axis=1)
 
 

@@ -264,21 +264,20 @@ def join(paths: Iterable[pathlib.Path], output: pathlib.Path) -> None:
     RowsError: if a check is wrong, or two files have a row of the same run,
       epoch and images.
   """
-  rows: dict[Key, dict[str, Any]] = {}
-  sources: dict[Key, pathlib.Path] = {}
+  rows: dict[Key, tuple[pathlib.Path, dict[str, Any]]] = {}
   for path in paths:
     for row in read(path):
       if (its := key(row)) in rows:
         _, method, seed, epoch, dataset = its
         raise RowsError(
-          f"{sources[its]} and {path} both have a row of {method}, seed "
+          f"{rows[its][0]} and {path} both have a row of {method}, seed "
           f"{seed}, after epoch {epoch} on {dataset}. Join files of different "
           "runs only, and each file once."
         )
-      rows[its], sources[its] = row, path
+      rows[its] = path, row
   if not rows:
     raise RowsError("The files to join have no rows. Give folders of a study.")
-  write(output, (rows[its] for its in sorted(rows)))
+  write(output, (rows[its][1] for its in sorted(rows)))
 
 
 def _content(path: pathlib.Path) -> bytes:

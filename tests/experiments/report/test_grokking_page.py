@@ -73,7 +73,7 @@ def test_page(tmp_path):
   ours, theirs = LATE, SOON
   rows = made(goals(ours, theirs), pilot=[(1.0, 40), (8.0, 15)])
   link = {"page": lambda name, plan_only: f"PLAN.md#11-{name}"}
-  made_page = page.make(rows, link, RECIPE)
+  made_page = page.make(rows, RECIPE, link)
   made_page.write_markdown(tmp_path / "grokking.md")
   assert "**Weight decay does it, too:** without" in made_page.markdown
   assert (tmp_path / "grokking.png").stat().st_size > 10_000
@@ -185,7 +185,7 @@ def test_missing_number():
   rows = made(goals(SOON, LATE))
   rows[9]["metrics"]["loss"] = None  # diverged, at the end
   with pytest.raises(TemplateError, match="must be finite"):
-    page.make(rows, {"page": lambda *_, **__: ""}, RECIPE)
+    page.make(rows, RECIPE, {"page": lambda *_, **__: ""})
 
 
 def test_kept_rows():
