@@ -1,13 +1,9 @@
 """Grokking, the task that ⊥Grad was made for: PLAN.md, studies 11 and 20.
 
-A network memorizes sums mod 113 first, and generalizes long after.
-
-    python -m experiments grokking            four arms, 500 steps
-    python -m experiments grokking --rates    three learning rates, 2,000 steps
-
 A ReLU network without biases learns a + b mod 113 from 40 % of all pairs, full
 batch, as in Prieto et al, "Grokking at the Edge of Numerical Stability", 2025.
-All arms share a seed's pairs and initial weights.
+It memorizes the pairs first, and generalizes long after. All arms share a
+seed's pairs and initial weights.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -71,7 +67,7 @@ class Arm(NamedTuple):
 
   @property
   def key(self) -> str:
-    """Returns the arm's name in rows, under `method`."""
+    """Returns the method's name in rows."""
     name = "orthograd_adamw" if self.orthograd else "adamw"
     name += f"_decay_{self.weight_decay:g}" if self.weight_decay else ""
     return f"{name}_stablemax" if self.stablemax else name

@@ -1,16 +1,13 @@
 """Language: does ⊥Grad help a transformer that predicts bytes? See PLAN.md.
 
-    python -m experiments language
+The text is Python and English: sources and docs of the standard library and of
+installed packages. The hash of a package's name decides whether it is for
+training, for choosing or for testing. The rows have the text's size and hash;
+nothing else of it is kept.
 
-collects text, chooses learning rates, trains and prints the result. The text is
-Python and English: sources and docs of the standard library and of installed
-packages. The hash of a package's name decides whether it is for training, for
-choosing or for testing. The rows have the text's size and hash; nothing else of
-it is kept.
-
-AdamW and ⊥AdamW, with the usual weight decay and with a weak one, each at the
-learning rate with the lowest loss on the text for choosing. All arms share a
-seed's initial weights and batches, and are one compiled program.
+All arms share a seed's initial weights and batches, and are one compiled
+program. Each has the learning rate with the lowest loss on the text for
+choosing.
 """
 
 import collections
@@ -351,9 +348,7 @@ def measure(recipe: Recipe, params: Params, windows: jax.Array):
 
 
 def run(
-  folder: pathlib.Path,
-  recipe: Recipe,
-  seeds: Iterable[int] = SEEDS,
+  folder: pathlib.Path, recipe: Recipe, seeds: Iterable[int] = SEEDS
 ) -> list[dict[str, Any]]:
   """Chooses each arm's learning rate, and trains all seeds at it.
 

@@ -39,31 +39,18 @@ def digest(settings: Mapping[str, Any]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """What the rows of a study have in common.
-
-  Attributes:
-    study: its name in rows.
-    dataset: the examples that metrics are of.
-    config: settings that all runs share, such as their `steps`.
-    train: trains runs.
-    at_once: how many runs train together. A study that is stopped loses the
-      runs that were training.
-  """
+  """What the rows of a study have in common."""
 
   study: str
-  dataset: str
-  config: Mapping[str, Any]
+  dataset: str  # the examples that metrics are of
+  config: Mapping[str, Any]  # settings that all runs share, such as `steps`
   train: Train
-  at_once: int
+  at_once: int  # runs that train together, and are lost if it is stopped
 
   def rows(
     self, folder: pathlib.Path, runs: Iterable[Run]
   ) -> list[dict[str, Any]]:
-    """Trains the runs that a folder lacks, and adds their rows.
-
-    Returns:
-      The folder's rows of this study with these settings.
-    """
+    """Trains the runs that a folder lacks. Returns all rows of this task."""
     folder.mkdir(parents=True, exist_ok=True)
     rows, say = Rows(folder / "rows.jsonl"), Progress()
     its, end = digest(self.config), (self.config["steps"], self.dataset)
@@ -97,7 +84,7 @@ class Task:
     seeds: Sequence[int],
     mean_losses: Callable[[list[dict[str, Any]]], Mapping[str, float]],
   ) -> list[Any]:
-    """Trains the settings of grids, and chooses one of each.
+    """Trains the settings of grids, and returns each method's best arm.
 
     Args:
       folder: folder of the rows.
@@ -105,9 +92,6 @@ class Task:
       arm: returns the arm of a method at a setting.
       seeds: seeds to train each arm with.
       mean_losses: returns the losses of arms by their keys, from rows.
-
-    Returns:
-      Each method's arm with the lowest loss.
     """
     known, tried = {}, {}
     losses = lambda method, setting: known.get(arm(method, setting).key)

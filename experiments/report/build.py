@@ -143,8 +143,7 @@ def situation(ask: Comparisons, name: str, a: str, b: str) -> dict[str, Any]:
   its["scaled_loss"] = ask.compare(name, a, b, f"{after}_loss")
   if not ask.is_planned(ask.study(name).name):
     its |= ask.table(name)  # as the replication adjusts them
-    scaled = ask.table(name, AFTER_T, part="scaled_half")
-    its["scaled_loss"] = scaled["loss"]
+    its["scaled_loss"] = ask.table(name, AFTER_T, part="scaled_half")["loss"]
   # No first plan tests it, so its p is not adjusted.
   seeds = results.seeds([a, b])
   its["scaled_ece"] = ask.compare(name, a, b, f"{after}_ece", seeds=seeds)
@@ -180,7 +179,6 @@ def radial_shares(ask: Comparisons, method: str) -> dict[str, dict[str, Any]]:
 
 
 def kinds_of_parameters(model: str) -> list[str]:
-  """Returns the kind of each parameter of a network."""
   built = registry.MODELS[model]()
   shapes = jax.eval_shape(lambda: models.init(built, jax.random.key(0)))
   return jax.tree.leaves(models.kinds(built, shapes["params"]))

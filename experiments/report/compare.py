@@ -379,14 +379,12 @@ def claim(sign: int, rows: Collection[Compared]) -> str:
   Its sign is of ⊥Grad minus SGD; 0 claims no difference.
   """
   signs = [row.sign for row in rows]
+  if any(its != sign for its in signs if its):
+    return "contradicted"
   if sign == 0:
     confirmed = all(row.is_within(row.margin) for row in rows)
-    contradicted = any(signs)
   else:
-    confirmed = all(its == sign for its in signs)
-    contradicted = -sign in signs
-  if contradicted:
-    return "contradicted"
+    confirmed = all(signs)
   return "confirmed" if confirmed else "not confirmed"
 
 
@@ -416,9 +414,5 @@ def unpaired(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
   with two runs.
   """
   test: Any = scipy.stats.ttest_ind(a, b)
-  low, high = test.confidence_interval()
-  return {
-    "change": a.mean() - b.mean(),
-    "interval": (low, high),
-    "p": test.pvalue,
-  }
+  its = {"change": a.mean() - b.mean(), "p": test.pvalue}
+  return its | {"interval": tuple(test.confidence_interval())}

@@ -1,6 +1,6 @@
 """Draws what pages show."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import re
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -45,11 +45,8 @@ def effects(
   """
   columns = [query.OUTCOMES[name] for name in outcomes]
   labels = [textwrap.fill(name, LONGEST_LABEL) for name in lines]
-  width = (
-    0.4
-    + 0.065 * max(map(len, "\n".join(labels).split("\n")))
-    + 3.7 * len(columns)
-  )
+  longest = max(map(len, "\n".join(labels).split("\n")))
+  width = 0.4 + 0.065 * longest + 3.7 * len(columns)
   height = 1.3 + sum(0.12 + 0.16 * (1 + it.count("\n")) for it in labels)
   shown: dict[str, Any] = {}
   with style.figure(width, height) as figure:
@@ -73,11 +70,9 @@ def effects(
     axes[0, 0].set_ylim(len(labels) - 0.5, -0.5)
     order = [*LOOKS, *sorted(shown.keys() - LOOKS.keys())]
     handles = {name: shown[name] for name in order if name in shown}
-    figure.legend(
-      *(handles.values(), handles.keys()),
-      loc="outside lower center",
-      ncols=min(len(handles), 2 * len(columns)),
-    )
+    place = {"loc": "outside lower center"}
+    place["ncols"] = min(len(handles), 2 * len(columns))
+    figure.legend(handles.values(), handles.keys(), **place)
   return figure
 
 
@@ -119,12 +114,10 @@ def reliability(
   results: Results, methods: Sequence[str] = PAIR, images: str = "clean"
 ) -> "Figure":
   """Draws reliability diagrams, of all seeds that a method has."""
+  rows = lambda method, seed: results.get(method, seed, images)
   bins = {
-    method_name(method): _pooled(
-      results.get(method, seed, images)
-      for seed in results.seeds([method], images)
-    )
-    for method in methods
+    method_name(it): _pooled([rows(it, s) for s in results.seeds([it], images)])
+    for it in methods
   }
   figure = plots.reliability_diagram(bins)
   if any("ensemble" in method for method in methods):
@@ -133,31 +126,27 @@ def reliability(
   return figure
 
 
-def _pooled(seeds: Iterable[list[dict[str, Any]]]) -> Reliability:
+def _pooled(seeds: Sequence[list[dict[str, Any]]]) -> Reliability:
   """Returns the bins of each seed, pooled over the images of its rows."""
-  columns: dict[str, list[np.ndarray]] = {}
-  for rows in seeds:
-    part = {k: np.array([r["bins"][k] for r in rows]) for k in rows[0]["bins"]}
-    count = part["count"].sum(0)
-    columns.setdefault("count", []).append(count)
-    for key in ("confidence", "accuracy"):
-      mean = (part["count"] * part[key]).sum(0) / np.maximum(count, 1)
-      columns.setdefault(key, []).append(mean)
-  return Reliability(*(jnp.array(np.stack(x)) for x in columns.values()))
+  count, confidence, accuracy = (
+    np.array([[row["bins"][key] for row in rows] for rows in seeds])
+    for key in ("count", "confidence", "accuracy")
+  )
+  total = count.sum(1)
+  mean = lambda bins: (count * bins).sum(1) / np.maximum(total, 1)
+  return Reliability(*map(jnp.array, (total, mean(confidence), mean(accuracy))))
 
 
 def severity(results: Results) -> "Figure":
   """Draws metrics by severity. 0 is the clean test set."""
   seeds = results.seeds(PAIR, "corrupted")
+  of = lambda method, metric: [
+    results.values(method, metric, seeds, images=f"severity {i}")
+    for i in range(6)
+  ]
   values = {
     query.METRICS[metric]: {
-      method_name(method): np.stack(
-        [
-          results.values(method, metric, seeds, images=f"severity {i}")
-          for i in range(6)
-        ],
-        axis=1,
-      )
+      method_name(method): np.stack(of(method, metric), axis=1)
       for method in PAIR
     }
     for metric in ("top1", "loss", "ece", "entropy")

@@ -26,9 +26,9 @@ LABELS = tomllib.loads(
 )
 METRICS: dict[str, str] = LABELS["metrics"]
 POOLS: dict[str, dict[str, Any]] = LABELS["pools"]
+_PARTS = registry.OPTIMIZERS | registry.LOSSES
 NAMES: dict[str, str] = {
-  **{name: part.label for name, part in registry.OPTIMIZERS.items()},
-  **{name: part.label for name, part in registry.LOSSES.items()},
+  **{name: part.label for name, part in _PARTS.items()},
   **LABELS["methods"],
   **LABELS["parts"],
 }
@@ -168,11 +168,8 @@ class Results:
     self, methods: Sequence[str], seeds: Iterable[int], images: str = "clean"
   ) -> list[int]:
     """Returns the epochs after which all of these runs were evaluated."""
-    epochs = sorted({epoch for _, _, epoch, _ in self.rows})
-    all_of = lambda epoch: (
-      set(seeds) <= set(self.seeds(methods, images, [epoch]))
-    )
-    return list(filter(all_of, epochs))
+    epochs, wanted = sorted({epoch for _, _, epoch, _ in self.rows}), set(seeds)
+    return [e for e in epochs if wanted <= {*self.seeds(methods, images, [e])}]
 
   def get(
     self, method: str, seed: int, images: str = "clean", epoch: int = 0
@@ -217,10 +214,7 @@ class Results:
     images: str = "",
     part: str = "",
   ) -> np.ndarray:
-    """Returns the outcome of each seed, by default of all: a mean over images.
-
-    By default, it is of the end.
-    """
+    """Returns the outcome of each seed at the end, or after an epoch."""
     it = outcome(name, images, part)
     if seeds is None:
       seeds = self.seeds([method], it.images, [epoch])

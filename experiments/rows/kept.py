@@ -10,9 +10,8 @@ import pathlib
 from typing import Any
 
 from experiments import config, files
-from experiments.rows.missing import Missing
 from experiments.rows.schema import key
-from experiments.rows.storing import RowsError, read, write
+from experiments.rows.storing import Missing, RowsError, read, write
 
 FOLDER = pathlib.Path(__file__).parents[1] / "results"
 SUMS = "SHA256SUMS"
@@ -52,7 +51,6 @@ def keep(
 
 
 def _digests(folder: pathlib.Path) -> dict[str, str]:
-  """Returns the digests in `SHA256SUMS`, by file."""
   path = folder / SUMS
   with files.naming(path):
     text = path.read_text("utf-8", "replace") if path.exists() else ""

@@ -18,7 +18,7 @@ trace.
 """
 
 import collections
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 import contextlib
 import copy
 import dataclasses
@@ -33,7 +33,7 @@ import reprlib
 from typing import Any
 import zlib
 
-from experiments.config import Method, Study, split_ensemble
+from experiments.config import Method, Run, Study, split_ensemble
 from experiments.fields import unparse
 from experiments.files import UserError, naming, parse_json, replacing
 from experiments.rows import schema
@@ -62,10 +62,10 @@ class Chain:
     shared = {name: row[name] for name in row if name in SHARED}
     measured = {name: row[name] for name in row if name not in SHARED}
     identity, lines = json.dumps(shared, sort_keys=True), b""
-    if (number := self._numbers.get(identity)) is None:
-      number = self._add_context(shared, identity)
-      lines = self._line({"context": number, "fields": shared})
-    return lines + self._line({"context": number} | measured)
+    if identity not in self._numbers:
+      lines = self._line({"context": len(self.contexts), "fields": shared})
+      self._add_context(shared)
+    return lines + self._line({"context": self._numbers[identity]} | measured)
 
   def decode(self, line: bytes) -> dict[str, Any] | None:
     """Returns the row of a line without its newline, or None for a context.
@@ -91,7 +91,7 @@ class Chain:
       fields = content["fields"]
       if wrong := schema.problem(fields, SHARED):
         raise ValueError(f"is not a valid context: {wrong}")
-      self._add_context(fields, json.dumps(fields, sort_keys=True))
+      self._add_context(fields)
       return None
     if type(number) is not int or not 0 <= number < len(self.contexts):
       raise ValueError(f"has an unknown context, {reprlib.repr(number)}")
@@ -99,10 +99,9 @@ class Chain:
       raise ValueError(f"is not a valid row: {wrong}")
     return self.contexts[number] | content
 
-  def _add_context(self, fields: dict[str, Any], identity: str) -> int:
-    self._numbers[identity] = len(self.contexts)
+  def _add_context(self, fields: dict[str, Any]) -> None:
+    self._numbers[json.dumps(fields, sort_keys=True)] = len(self.contexts)
     self.contexts.append(fields)
-    return self._numbers[identity]
 
   def _line(self, content: Mapping[str, Any]) -> bytes:
     start = json.dumps(
@@ -210,6 +209,33 @@ class Rows:
     self.keys |= {key(row) for row in rows}
 
 
+class Missing:
+  """The rows that a study still lacks, by the keys of those that exist."""
+
+  def __init__(self, study: Study, keys: Set[Key]):  # `keys` may grow
+    self.study, self.keys = study, keys
+
+  def datasets(self, run: Run, epoch: int) -> list[str]:
+    """Returns the sets of images for which a run lacks an epoch's rows."""
+    if self.diverged(run):
+      return []
+    names = self.study.datasets(epoch)
+    return [name for name in names if not self._has(run, epoch, name)]
+
+  def diverged(self, run: Run) -> bool:
+    epochs = range(1, self.study.config.epochs + 1)
+    return any(self._has(run, epoch, "diverged") for epoch in epochs)
+
+  def _has(self, run: Run, epoch: int, dataset: str) -> bool:
+    config_hash, method = self.study.config.hash, run.method.name
+    return (config_hash, method, run.seed, epoch, dataset) in self.keys
+
+  def __call__(self, run: Run) -> bool:
+    """Returns whether anything of a run is missing."""
+    epochs = self.study.epochs_evaluated()
+    return any(self.datasets(run, epoch) for epoch in epochs)
+
+
 def write(path: pathlib.Path, rows: Iterable[Mapping[str, Any]]) -> None:
   """Writes a file of these rows, which replaces one that is there.
 
@@ -242,19 +268,17 @@ def read(
   for number, line in enumerate(_lines(path), 1):
     try:
       row = chain.decode(line)
+      first = numbers.setdefault(key(row), number) if row else number
+      if first != number:
+        raise ValueError(
+          f"is of the same run, epoch and images as line {first}"
+        )
     except (KeyError, TypeError, ValueError) as error:
       raise RowsError(
         f"Line {number} of {path} {error}. {_remedy(path)}"
       ) from error
-    if row is None:
-      continue
-    first = numbers.setdefault(key(row), number)
-    if first != number:
-      raise RowsError(
-        f"Line {number} of {path} is of the same run, epoch and images as line "
-        f"{first}. {_remedy(path)}"
-      )
-    yield row
+    if row:
+      yield row
 
 
 def join(paths: Iterable[pathlib.Path], output: pathlib.Path) -> None:
@@ -302,12 +326,8 @@ def _lines(path: pathlib.Path) -> list[bytes]:
 
 def _remedy(path: pathlib.Path) -> str:
   if path.suffix == ".gz":
-    return (
-      "Restore it with git, or make it again with `python -m experiments keep`."
-    )
-  return (
-    "Remove it and all lines after it, and repeat the command that made them."
-  )
+    return "Restore it with git, or `python -m experiments keep` it again."
+  return "Remove it and all later lines, and repeat the command that made them."
 
 
 def finite(value: Any) -> Any:
