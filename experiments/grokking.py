@@ -29,7 +29,7 @@ TUNED = 8.0  # AdamW's weight decay, chosen by the pilot
 GOAL = 99.0  # % of the test pairs
 
 Params = Any  # a list of three arrays; optax has a wider type
-Rows = Iterable[Mapping[str, Any]]
+Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,10 +166,8 @@ def optimizer(recipe: Recipe, arm: Arm) -> optax.GradientTransformation:
 
 
 @functools.partial(jax.jit, static_argnames="recipe")
-@functools.partial(jax.vmap, in_axes=(None, 0, 0, 0, 0))
-def advance(
-  recipe: Recipe, params, state, data: Pairs, arm: Arm
-) -> tuple[Params, Any, dict[str, Any]]:
+@functools.partial(jax.vmap, in_axes=(None, 0, 0, 0))
+def advance(recipe: Recipe, carry, data: Pairs, arm: Arm):
   """Trains every run up to the next evaluation, and evaluates it."""
   tx = optimizer(recipe, arm)
 
@@ -179,9 +177,8 @@ def advance(
     updates, state = tx.update(grads, state, params)
     return (optax.apply_updates(params, updates), state), None
 
-  carry = params, state
-  (params, state), _ = jax.lax.scan(step, carry, length=recipe.evaluate_every)
-  return params, state, measure(params, data, recipe.modulus, arm.stablemax)
+  carry, _ = jax.lax.scan(step, carry, length=recipe.evaluate_every)
+  return carry, measure(carry[0], data, recipe.modulus, arm.stablemax)
 
 
 def train(
@@ -194,15 +191,12 @@ def train(
   arms = jax.tree.map(
     lambda *x: np.array(x, np.float32), *(run.arm for run in runs)
   )
-  state = jax.vmap(lambda params, arm: optimizer(recipe, arm).init(params))(
-    params, arms
-  )
-  steps = range(0, recipe.steps, recipe.evaluate_every)
-  eta = Eta(len(steps))
-  for before in steps:
-    step = before + recipe.evaluate_every
+  start = lambda params, arm: (params, optimizer(recipe, arm).init(params))
+  carry, every = jax.vmap(start)(params, arms), recipe.evaluate_every
+  eta = Eta(recipe.steps // every)
+  for step in range(every, recipe.steps + 1, every):
     with jax.default_matmul_precision("float32"):
-      params, state, measured = advance(recipe, params, state, data, arms)
+      carry, measured = advance(recipe, carry, data, arms)
     measured = jax.device_get(measured)
     eta.tick()
     say(
@@ -216,26 +210,19 @@ def train(
 
 def task(study: str, recipe: Recipe) -> Task:
   """Returns the task of a study. With the full batch, a step is an epoch."""
-  return Task(
-    study,
-    f"addition mod {recipe.modulus}",
-    dataclasses.asdict(recipe),
-    functools.partial(train, recipe),
-    at_once=10,
-  )
+  its, dataset = dataclasses.asdict(recipe), f"addition mod {recipe.modulus}"
+  return Task(study, dataset, its, functools.partial(train, recipe), at_once=10)
 
 
-def run(
-  folder: pathlib.Path, recipe: Recipe, seeds: Iterable[int] = SEEDS
-) -> list[dict[str, Any]]:
+def run(folder: pathlib.Path, recipe: Recipe, seeds: Iterable[int]) -> Rows:
   """Trains the runs that a folder lacks, arm by arm. Returns their rows."""
   runs = [Run(arm, seed) for arm in ARMS for seed in seeds]
   return task(STUDY, recipe).rows(folder, runs)
 
 
 def run_rates(
-  folder: pathlib.Path, recipe: Recipe, seeds: Iterable[int] = RATES_SEEDS
-) -> list[dict[str, Any]]:
+  folder: pathlib.Path, recipe: Recipe, seeds: Iterable[int]
+) -> Rows:
   """Chooses weight decays at a learning rate, and trains all arms with them.
 
   The weight decay with the fewest steps to 99 % is chosen, for AdamW and for

@@ -41,6 +41,7 @@ RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 SUFFIXES = (".py", ".pyi", ".md", ".rst", ".txt")
 
 Params = Any  # a tree of arrays; optax has a wider type
+Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -330,10 +331,8 @@ def measure(recipe: Recipe, params: Params, windows: jax.Array):
   z = jax.lax.map(one, windows, batch_size=recipe.batch).reshape(-1, 256)
   labels = windows[:, 1:].reshape(-1).astype(jnp.int32)
   half = len(windows) // 2 * recipe.context
-  first, second = (
-    calibration.fit_temperature(z[part], labels[part])
-    for part in (slice(half), slice(half, None))
-  )
+  first = calibration.fit_temperature(z[:half], labels[:half])
+  second = calibration.fit_temperature(z[half:], labels[half:])
   scaled = jnp.concatenate([z[:half] / second, z[half:] / first])
 
   def metrics(z):
@@ -347,13 +346,10 @@ def measure(recipe: Recipe, params: Params, windows: jax.Array):
   return {"metrics": content, "scaled_crossed": metrics(scaled)}
 
 
-def run(
-  folder: pathlib.Path, recipe: Recipe, seeds: Iterable[int] = SEEDS
-) -> list[dict[str, Any]]:
+def run(folder: pathlib.Path, recipe: Recipe, seeds: Iterable[int]) -> Rows:
   """Chooses each arm's learning rate, and trains all seeds at it.
 
-  Returns:
-    The rows of the study. What the folder has already is not trained again.
+  Returns the rows of the study. What the folder has is not trained again.
   """
   text = collect(recipe)
   config = dataclasses.asdict(recipe) | {"text": text.facts}
@@ -382,7 +378,7 @@ def run(
   return main.rows(folder, runs)
 
 
-def mean_losses(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def mean_losses(rows: Rows) -> dict[str, float]:
   """Returns each arm's mean loss over seeds, infinite if one diverged."""
   values: dict[str, list[float]] = collections.defaultdict(list)
   for row in rows:
@@ -391,7 +387,7 @@ def mean_losses(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
   return {name: float(np.mean(each)) for name, each in values.items()}
 
 
-def result_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def result_text(rows: Rows) -> str:
   """Returns a line for each decay and outcome: both means and the difference.
 
   Bits per byte have the margin of PLAN.md, 3 % of the mean without ⊥Grad, and p

@@ -60,11 +60,11 @@ def context(
     return pathlib.Path(os.path.relpath(ROOT / path, folder)).as_posix()
 
   def page(name: str, plan_only: bool = False) -> str:
-    name = query.POOLS[name]["study"] if name in query.POOLS else name
-    if name in plan and (plan_only or not in_site):
-      return link("experiments/PLAN.md") + plan[name]
-    known = link("experiments/results/replication.md")
-    return f"{name}.md" if name in plan else known
+    name = query.POOLS.get(name, {"study": name})["study"]
+    if name not in plan:
+      return link("experiments/results/replication.md")
+    in_plan = link("experiments/PLAN.md") + plan[name]
+    return in_plan if plan_only or not in_site else f"{name}.md"
 
   return {
     "CORRUPTIONS": datasets.CORRUPTIONS,
@@ -253,17 +253,15 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
   }
   # A picture's name is part of a link, which Markdown would escape.
   picture = re.sub(r"\W", "_", name, flags=re.ASCII)
+  effects = {
+    query.pair_name(pair): {it: rows[pair] for it, rows in tested.items()}
+    for pair in pairs
+  }
   shown = [primary]
   if OUTCOMES[primary].part != "metrics" and "loss" in tested:
     shown.append("loss")
   drawings = {
-    f"{picture}_differences": lambda: figures.effects(
-      {
-        query.pair_name(pair): {it: rows[pair] for it, rows in tested.items()}
-        for pair in pairs
-      },
-      shown,
-    ),
+    f"{picture}_differences": lambda: figures.effects(effects, shown),
     f"{picture}_reliability": lambda: figures.reliability(results, ended),
     f"{picture}_curves": lambda: figures.training(
       {"": results}, query.LABELS["panels"]["study"], epochs, followed
@@ -363,8 +361,10 @@ def write_study(folder: pathlib.Path) -> str:
   """Writes a study's page, `report.html`, and returns what it says as text."""
   study, results = query.load(folder)
   ask = Comparisons({study.name: (study, results)})
+  page = make_study(ask, study.name, folder.resolve())
   path = folder / "report.html"
-  make_study(ask, study.name, folder.resolve()).write_html(path)
+  with files.replacing(path) as temporary:
+    temporary.write_text(page.html(), encoding="utf-8")
   facts = context(ask, folder, True) | {
     "tested": ask.tested(study.name),
     "means": ask.means(study.name, study.method_names),

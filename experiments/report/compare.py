@@ -4,7 +4,7 @@ Differences and effect sizes are the second method minus the first: ⊥Grad minu
 SGD.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 import dataclasses
 import datetime
 import functools
@@ -195,12 +195,7 @@ class Comparisons:
     return runs and all(map(self.is_complete, study.arms))
 
   def compare(
-    self,
-    name: str,
-    a: str,
-    b: str,
-    it: str = "scaled_loss",
-    **where: Any,
+    self, name: str, a: str, b: str, it: str = "scaled_loss", **where: Any
   ) -> Compared:
     """Returns the comparison of two methods, by default on all shared seeds.
 
@@ -217,13 +212,14 @@ class Comparisons:
     results, outcome = self.results(name), query.outcome(it, **where)
     if seeds is None:
       seeds = results.seeds([a, b], outcome.images, [epoch])
-    values = [results.values(m, it, seeds, epoch, **where) for m in (a, b)]
+    of = lambda method: results.values(method, it, seeds, epoch, **where)
     is_planned = (
       it in ("scaled_loss", "corrupted_loss")
       and name not in SHARED
       and (name in query.POOLS or self.is_planned(name))
     )
-    return Compared(outcome, *values, (a, b), PLANNED if is_planned else None)
+    margin = PLANNED if is_planned else None
+    return Compared(outcome, of(a), of(b), (a, b), margin)
 
   def tested(self, name: str) -> dict[str, dict[Pair, Compared]]:
     """Returns a study's comparisons by outcome and pair.
@@ -289,7 +285,7 @@ class Comparisons:
     self,
     name: str,
     rows: Mapping[Any, Mapping[str, Any]],
-    columns: Iterable[Mapping[str, Any]],
+    columns: Sequence[Mapping[str, Any]],
     **where: Any,
   ) -> dict[Any, list[Compared]]:
     """Returns lines of comparisons, with p adjusted for all cells.
@@ -297,7 +293,6 @@ class Comparisons:
     `rows` has arguments of :meth:`compare` for each line, and `columns` for
     each of its cells.
     """
-    columns = list(columns)
     lines = {
       key: [self._raw(name, *PAIR, **{**row, **it, **where}) for it in columns]
       for key, row in rows.items()

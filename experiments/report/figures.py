@@ -70,8 +70,8 @@ def effects(
     axes[0, 0].set_ylim(len(labels) - 0.5, -0.5)
     order = [*LOOKS, *sorted(shown.keys() - LOOKS.keys())]
     handles = {name: shown[name] for name in order if name in shown}
-    place = {"loc": "outside lower center"}
-    place["ncols"] = min(len(handles), 2 * len(columns))
+    ncols = min(len(handles), 2 * len(columns))
+    place: Any = {"loc": "outside lower center", "ncols": ncols}
     figure.legend(handles.values(), handles.keys(), **place)
   return figure
 

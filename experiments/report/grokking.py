@@ -1,12 +1,12 @@
 """Makes the pages of grokking, studies 11 and 20: who generalizes, and when."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from experiments import grokking
-from experiments.grokking import ADAMW, ARMS, ORTHOGRAD, Arm, Recipe
+from experiments.grokking import ADAMW, ARMS, ORTHOGRAD, Arm, Recipe, Rows
 from experiments.report import figures
 from experiments.report.compare import LEVEL, clock_start
 from experiments.report.render import Page, markdown
@@ -15,7 +15,6 @@ from orthograd_optax import stats
 
 PILOT = "grokking_pilot"
 DECAYED = ARMS[2]  # AdamW with the weight decay that the pilot chose
-Rows = Sequence[Mapping[str, Any]]
 
 
 def make(rows: Rows, recipe: Recipe, context: Mapping[str, Any]) -> Page:
@@ -40,8 +39,7 @@ def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
   main.sort(key=lambda row: (row["seed"], row["epoch"]))
   goal = {arm: {seed: goal[arm][seed] for seed in seeds} for arm in ARMS}
   curve = lambda arm: np.array(
-    [row["metrics"]["top1"] for row in main if row["method"] == arm.key],
-    float,
+    [row["metrics"]["top1"] for row in main if row["method"] == arm.key], float
   )
   start = min(map(clock_start, main))
   end = max(clock_start(row) + row["wall_time"] for row in main)

@@ -182,13 +182,8 @@ class Page:
     with files.replacing(path) as temporary:
       temporary.write_text(self.markdown + "\n", encoding="utf-8")
 
-  def write_html(self, path: pathlib.Path) -> None:
-    """Writes one HTML page that needs no other file."""
-    with files.replacing(path) as temporary:
-      temporary.write_text(self.html(), encoding="utf-8")
-
   def html(self) -> str:
-    """Returns the page as HTML, in the style of the library's pages.
+    """Returns one HTML page that needs no other file.
 
     A table before the first section has the headline numbers.
     """

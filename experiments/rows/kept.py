@@ -61,13 +61,7 @@ def _digests(folder: pathlib.Path) -> dict[str, str]:
 def load(
   studies: Iterable[str], folder: pathlib.Path = FOLDER
 ) -> list[dict[str, Any]]:
-  """Returns the kept rows of studies, not to be changed.
-
-  A study without kept rows adds none.
-
-  Raises:
-    RowsError: if a file is missing, not listed or has another digest.
-  """
+  """Returns the kept rows of studies, if there are any. Don't change them."""
   digests, rows = _digests(folder), []
   for path in (folder / f"{study}.jsonl.gz" for study in studies):
     if path.name not in digests and not path.exists():
@@ -100,14 +94,11 @@ def sharing(study: config.Study) -> dict[str, config.Study]:
 def begin(
   study: config.Study, folder: pathlib.Path, results: pathlib.Path = FOLDER
 ) -> int:
-  """Begins a study's folder with the rows that are kept.
+  """Copies kept rows to a study's folder without rows. Returns their number.
 
-  A folder that has rows is left unchanged. Studies that share the folder are
-  included. Of a run that lacks rows it takes none: the run will be trained
-  again, and all rows of a run must be of the same network.
-
-  Returns:
-    The number of rows that were copied.
+  Studies that share the folder are included. Of a run that lacks rows it takes
+  none: the run will be trained again, and all rows of a run must be of the same
+  network.
   """
   path = folder / "rows.jsonl"
   if path.exists():
