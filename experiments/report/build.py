@@ -159,10 +159,7 @@ def situations(ask: Comparisons) -> dict[str, dict[str, Any]]:
 
 
 def radial_shares(ask: Comparisons, method: str) -> dict[str, dict[str, Any]]:
-  """Returns the share of ‖g‖² along the weights, in %.
-
-  It is of shape (seeds, epochs), by network and kind of parameter.
-  """
+  """Returns the share of ‖g‖² along the weights in %, by network and kind."""
   shares = {}
   for network, name in (("ResNet-18", "extended"), ("WRN-28-10", "wrn28_10")):
     results = ask.results(name)

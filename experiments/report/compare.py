@@ -154,10 +154,7 @@ def adjust(cells: Iterable[Compared], planned: int = 0) -> None:
 
 
 class Comparisons:
-  """Answers what templates ask of studies and pools, by their names.
-
-  These are the kept ones, and one's own with their results.
-  """
+  """Answers what templates ask of kept and own studies and pools, by name."""
 
   def __init__(self, own: Mapping[str, tuple[Study, Results]] | None = None):
     self._own = own or {}
@@ -171,7 +168,6 @@ class Comparisons:
     return config.load_study(query.POOLS.get(name, {"study": name})["study"])
 
   def results(self, name: str) -> Results:
-    """Returns the results of a study or pool."""
     if name in self._own:
       return self._own[name][1]
     study, pool = self.study(name), query.POOLS.get(name)
@@ -349,10 +345,9 @@ class Comparisons:
   def temperatures(self, name: str, base: str = "sgd") -> dict[str, np.ndarray]:
     """Returns what T is fitted without and with ⊥Grad, at equal settings.
 
-    Returns:
-      For each column its values by setting: "decay", which is learning rate ×
-      weight decay, "without" and "with", the geometric means of T over seeds,
-      and "change", of the loss without T. Diverged runs are left out.
+    Each column has its values by setting: "decay", which is learning rate ×
+    weight decay, "without" and "with", the geometric means of T over seeds, and
+    "change", of the loss without T. Diverged runs are left out.
     """
     study, results = self.study(name), self.results(name)
     lines = []

@@ -133,9 +133,7 @@ def sets(name: str) -> tuple[str, ...]:
 class Results:
   """Rows of one recipe, by method, seed, epoch and set of images."""
 
-  def __init__(
-    self, rows: Iterable[dict[str, Any]], recipe: config.Config
-  ) -> None:
+  def __init__(self, rows: Iterable[dict[str, Any]], recipe: config.Config):
     self.epochs = recipe.epochs
     self.rows = {
       (row["method"], row["seed"], row["epoch"], row["dataset"]): row
