@@ -9,30 +9,13 @@ if __name__ == "__main__":
 
 import contextlib
 import os
+import pkgutil
 import sys
 from typing import Any, NoReturn
 
-from experiments.cli import data
-from experiments.cli import studies as studies  # adds its commands
-from experiments.cli.command import make_parser
+from experiments.cli import parser
 from experiments.files import UserError
 
-DESCRIPTION = """The experiments of orthograd-optax.
-
-A study trains networks with several methods, such as SGD and ⊥Grad, over
-several seeds. `run` trains a study and writes its results to a folder; `report`
-compares the methods on a page.
-"""
-EXAMPLES = """
-examples:
-  python -m experiments list               the studies
-  python -m experiments run quick          takes two minutes, no download
-  python -m experiments report runs/quick  its page
-  python -m experiments data fetch         CIFAR-10, for the other studies
-  python -m experiments run table1 --set seeds=2 --set epochs=10
-
-`python -m experiments COMMAND --help` has an example of each command.
-"""
 CHECK_THE_PATH = (
   "Check that the path exists, its permissions and its disk. Then repeat the "
   "command, or give another folder."
@@ -40,11 +23,9 @@ CHECK_THE_PATH = (
 
 
 def main() -> None:
-  topics = {"data": (data.ABOUT, data.DESCRIPTION)}
-  parser = make_parser(DESCRIPTION, EXAMPLES, topics)
-  args = parser.parse_args()
+  args = parser.MAIN.parse_args()
   try:
-    args.run(args)
+    pkgutil.resolve_name(f"experiments.cli.{args.function}")(args)
   except UserError as error:
     sys.exit(f"Error: {error}")
   except OSError as error:

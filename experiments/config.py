@@ -9,11 +9,9 @@ import dataclasses
 import functools
 import hashlib
 import importlib
-import importlib.util
 import itertools
 import json
 import pathlib
-import pkgutil
 import reprlib
 import runpy
 import traceback
@@ -28,65 +26,64 @@ from experiments.fields import (
   Settings,
   check_distinct,
   check_fields,
+  check_name,
+  field,
+  kind,
   parse,
+  settable,
   unparse,
 )
-from experiments.fields import field as _field
-from experiments.fields import kind as _kind
-from experiments.files import UserError, brief, is_name, parse_json
+from experiments.files import UserError, brief, parse_json
 
 # In a hash only if they are set: earlier hashes are without them.
-_LATER_SETTINGS = (
-  *("evaluate_on", "label_noise", "reserve", "calibrate"),
-  "seeds_per_subset",
-)
+_LATER = "evaluate_on label_noise reserve calibrate seeds_per_subset".split()
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(Settings):
   """The recipe: settings of a run besides its method and seed."""
 
-  model: str = _field("resnet18", one_of=tuple(registry.MODELS))
+  model: str = field("resnet18", one_of=tuple(registry.MODELS))
   # One of `datasets.DATASETS`, or an .npz file of your own.
-  dataset: str = _field("cifar10")
+  dataset: str = field("cifar10")
   # Training images of each class, drawn by the seed.
-  per_class: int = _field(500, at_least=1)
-  epochs: int = _field(100, at_least=1)
-  batch_size: int = _field(64, at_least=1)
-  learning_rate: float = _field(0.01, above=0.0)  # the largest of a schedule
-  momentum: float = _field(0.9, at_least=0.0, below=1.0)
-  weight_decay: float = _field(5e-4, at_least=0.0)  # added after ⊥Grad
-  eps: float = _field(1e-30, above=0.0)  # of ⊥Grad
-  augment: bool = _field(True)  # crop and mirror training images at random
+  per_class: int = field(500, at_least=1)
+  epochs: int = field(100, at_least=1)
+  batch_size: int = field(64, at_least=1)
+  learning_rate: float = field(0.01, above=0.0)  # the largest of a schedule
+  momentum: float = field(0.9, at_least=0.0, below=1.0)
+  weight_decay: float = field(5e-4, at_least=0.0)  # added after ⊥Grad
+  eps: float = field(1e-30, above=0.0)  # of ⊥Grad
+  augment: bool = field(True)  # crop and mirror training images at random
   # Of convolutions. On a CPU, tf32 is float32.
-  precision: str = _field("bfloat16", one_of=("bfloat16", "tf32", "float32"))
+  precision: str = field("bfloat16", one_of=("bfloat16", "tf32", "float32"))
   # The test images, or a tenth of the training images, balanced and the same
   # for all runs, which then train on others.
-  evaluate_on: str = _field("test", one_of=("test", "held_out"))
+  evaluate_on: str = field("test", one_of=("test", "held_out"))
   # Fraction of a run's training images that get a wrong label, by the seed.
-  label_noise: float = _field(0.0, at_least=0.0, at_most=1.0)
+  label_noise: float = field(0.0, at_least=0.0, at_most=1.0)
   # Not to train on the images of evaluate_on=held_out when evaluated on test.
-  reserve: bool = _field(False)
+  reserve: bool = field(False)
   # Images of each class that a seed draws besides `per_class`, to fit a
   # temperature on.
-  calibrate: int = _field(0, at_least=0)
+  calibrate: int = field(0, at_least=0)
   # Number of seeds that draw the same images: with 5, seeds 0 to 4, 5 to 9, and
   # so on. With `calibrate`, each of them leaves out others.
-  seeds_per_subset: int = _field(1, at_least=1)
+  seeds_per_subset: int = field(1, at_least=1)
 
   def __post_init__(self):
     check_fields(self)
     name = self.dataset
-    if not datasets.npz.is_npz(name) and name not in datasets.DATASETS:
+    if datasets.npz.is_npz(name):
+      object.__setattr__(self, "dataset", datasets.npz.pin(name))
+      if name == self.dataset:
+        return  # Pages of a finished study need no file.
+    elif name not in datasets.DATASETS:
       known = ", ".join(datasets.DATASETS)
       raise ConfigError(
         f"dataset is {name!r}, but must be one of {known}, or an .npz file."
       )
-    if datasets.npz.is_npz(name):
-      object.__setattr__(self, "dataset", datasets.npz.pin(name))
-    # Pages of a finished study need no file.
-    if name != self.dataset or name in datasets.DATASETS:
-      self.check_images()
+    self.check_images()
 
   def check_images(self) -> None:
     """Raises a ConfigError if the data set has too few images."""
@@ -128,7 +125,7 @@ class Config(Settings):
   def settings(self) -> dict[str, Any]:
     """Returns all settings, except newer ones that have their default."""
     settings = dataclasses.asdict(self)
-    for name in _LATER_SETTINGS:
+    for name in _LATER:
       if settings[name] == getattr(Config, name):
         del settings[name]
     return settings
@@ -156,46 +153,42 @@ class Method(Settings):
   """
 
   name: str = ""  # in rows, under `method`
-  base: str = _field("sgd", one_of=tuple(registry.OPTIMIZERS))
-  nesterov: bool = _field(False)  # the momentum of SGD and SGDP
+  base: str = field("sgd", one_of=tuple(registry.OPTIMIZERS))
+  nesterov: bool = field(False)  # the momentum of SGD and SGDP
   # Constant, or a linear warm-up and then a cosine to zero.
-  schedule: str = _field("constant", one_of=("constant", "cosine"))
+  schedule: str = field("constant", one_of=("constant", "cosine"))
   # The parameters that ⊥Grad acts on; "none" leaves ⊥Grad out.
-  where: str = _field("all", one_of=("all", *PARTS, "none"))
-  renormalize: bool = _field(True)  # as in `orthograd`
+  where: str = field("all", one_of=("all", *PARTS, "none"))
+  renormalize: bool = field(True)  # as in `orthograd`
   # `group_by` of `orthograd`.
-  partition: str = _field("leaf", one_of=("leaf", "layer", "global"))
-  loss: str = _field("cross_entropy", one_of=tuple(registry.LOSSES))
-  augmentation: str = _field(
+  partition: str = field("leaf", one_of=("leaf", "layer", "global"))
+  loss: str = field("cross_entropy", one_of=tuple(registry.LOSSES))
+  augmentation: str = field(
     "recipe", one_of=("recipe", "none", "crop", "mixup")
   )
   # SAM, or an average of the weights, which is then evaluated.
-  wrapper: str = _field("none", one_of=("none", "sam", "average"))
+  wrapper: str = field("none", one_of=("none", "sam", "average"))
   # Strength of ⊥Grad at the first step, and after a linear ramp at the last.
   # None for no ramp, and for the recipe's learning rate, momentum and decay.
-  strength: float = _field(0.0, at_least=0.0, at_most=1.0)
-  strength_at_end: float = _field(None, at_least=0.0, at_most=1.0)
-  learning_rate: float = _field(None, above=0.0)
-  momentum: float = _field(None, at_least=0.0, below=1.0)
-  weight_decay: float = _field(None, at_least=0.0)
-  head_decay: float = _field(1.0, at_least=0.0)  # factor in the last layer
-  warm_up: float = _field(0.05, at_least=0.0, below=1.0)  # share of all steps
-  smoothing: float = _field(0.05, at_least=0.0, below=1.0)  # of labels
-  focus: float = _field(3.0, at_least=0.0)  # exponent of the focal loss
-  temperature: float = _field(0.04, above=0.0)  # of LogitNorm
-  mixing: float = _field(1.0, above=0.0)  # both parameters of mixup's beta
-  radius: float = _field(0.05, at_least=0.0)  # of SAM's ball
+  strength: float = field(0.0, at_least=0.0, at_most=1.0)
+  strength_at_end: float = field(None, at_least=0.0, at_most=1.0)
+  learning_rate: float = field(None, above=0.0)
+  momentum: float = field(None, at_least=0.0, below=1.0)
+  weight_decay: float = field(None, at_least=0.0)
+  head_decay: float = field(1.0, at_least=0.0)  # factor in the last layer
+  warm_up: float = field(0.05, at_least=0.0, below=1.0)  # share of all steps
+  smoothing: float = field(0.05, at_least=0.0, below=1.0)  # of labels
+  focus: float = field(3.0, at_least=0.0)  # exponent of the focal loss
+  temperature: float = field(0.04, above=0.0)  # of LogitNorm
+  mixing: float = field(1.0, above=0.0)  # both parameters of mixup's beta
+  radius: float = field(0.05, at_least=0.0)  # of SAM's ball
   # The share of the average that a step keeps.
-  averaging: float = _field(0.999, at_least=0.0, below=1.0)
+  averaging: float = field(0.999, at_least=0.0, below=1.0)
 
   # Not in __post_init__: JAX rebuilds methods with arrays and placeholders.
   def check_settings(self) -> None:
     """Raises a ConfigError if a setting is not allowed."""
-    if not is_name(self.name):
-      raise ConfigError(
-        f"A method's name is {self.name!r}, but must be allowed in a file's "
-        "name: no slash, and no dot at the start."
-      )
+    check_name("A method's name", self.name)
     check_fields(self)
 
   def resolve(self, config: Config) -> "Method":
@@ -212,7 +205,7 @@ class Method(Settings):
     )
 
 
-_IS_NUMBER = {f.name: _kind(f) is float for f in dataclasses.fields(Method)}
+_IS_NUMBER = {f.name: kind(f) is float for f in dataclasses.fields(Method)}
 jax.tree_util.register_dataclass(
   Method,
   data_fields=[name for name in _IS_NUMBER if _IS_NUMBER[name]],
@@ -220,46 +213,40 @@ jax.tree_util.register_dataclass(
 )
 
 
-def with_orthograd(method: Method, **changes: Any) -> Method:
-  """Returns the method with ⊥Grad. Most changes keep both in one program."""
+def with_orthograd(method: Method) -> Method:
+  """Returns the method with ⊥Grad, for the same program."""
   name = "orthograd" if method.name == "sgd" else f"orthograd_{method.name}"
-  changes = {"name": name, "strength": 1.0} | changes
-  return method.replace(**changes)
+  return method.replace(name=name, strength=1.0)
 
 
 SGD = Method("sgd")
 ORTHOGRAD = with_orthograd(SGD)
-_WITHOUT_ORTHOGRAD = (
-  *(
-    Method(name, base=name, **part.settings)
-    for name, part in registry.OPTIMIZERS.items()
-  ),
-  *(
-    Method(name, loss=name, **part.settings)
-    for name, part in registry.LOSSES.items()
-    if name != SGD.loss
-  ),
-  Method("mixup", augmentation="mixup"),
-  Method("sam", wrapper="sam"),
-  Method("average", wrapper="average"),
-)
-_VARIANTS: dict[str, dict[str, Any]] = {
+_WITHOUT_ORTHOGRAD = {
+  **{k: {"base": k, **its.settings} for k, its in registry.OPTIMIZERS.items()},
+  **{k: {"loss": k, **its.settings} for k, its in registry.LOSSES.items()},
+  "mixup": {"augmentation": "mixup"},
+  "sam": {"wrapper": "sam"},
+  "average": {"wrapper": "average"},
+}
+del _WITHOUT_ORTHOGRAD[SGD.loss]
+_VARIANTS = {
   "unnormalized": {"renormalize": False},
   "global": {"partition": "global"},
   "ramped_in": {"strength": 0.0, "strength_at_end": 1.0},
   "ramped_out": {"strength_at_end": 0.0},
   **{part: {"where": part} for part in PARTS},
 }
+_plain = [Method(name, **its) for name, its in _WITHOUT_ORTHOGRAD.items()]
 # Methods that studies and `--set methods=` can name: each base without ⊥Grad
 # and with it, and variants of ⊥Grad.
 METHODS = {
   method.name: method
   for method in (
-    *_WITHOUT_ORTHOGRAD,
-    *map(with_orthograd, _WITHOUT_ORTHOGRAD),
+    *_plain,
+    *map(with_orthograd, _plain),
     *(
-      with_orthograd(SGD, name=f"orthograd_{name}", **changes)
-      for name, changes in _VARIANTS.items()
+      ORTHOGRAD.replace(name=f"orthograd_{k}", **v)
+      for k, v in _VARIANTS.items()
     ),
   )
 }
@@ -286,13 +273,6 @@ def split_ensemble(name: str) -> tuple[str, str]:
   return method, size
 
 
-# Fields of a study that the command line can't set by their names.
-FIXED = (
-  *("name", "config", "methods", "pairs", "models_of", "share"),
-  *("temperatures_of", "arms"),
-)
-
-
 @dataclasses.dataclass(frozen=True)
 class Study(Settings):
   """Runs, and the images to evaluate them on."""
@@ -304,23 +284,23 @@ class Study(Settings):
   # minus the first; by default the first two methods.
   pairs: tuple[tuple[str, str], ...] = ()
   # The primary outcome, of `report/labels.toml`.
-  outcome: str = _field(
+  outcome: str = field(
     "scaled_loss",
     one_of=("scaled_loss", "crossed_loss", "loss", "corrupted_accuracy"),
   )
-  seeds: int = _field(20, at_least=1)  # Every method is run with each.
-  first_seed: int = _field(0, at_least=0, at_most=2**31 - 1)
+  seeds: int = field(20, at_least=1)  # Every method is run with each.
+  first_seed: int = field(0, at_least=0, at_most=2**31 - 1)
   # Epochs between evaluations; 0 for one evaluation at the end.
-  evaluate_every: int = _field(0, at_least=0)
+  evaluate_every: int = field(0, at_least=0)
   # To evaluate on at the end, and after these further epochs.
-  corruptions: tuple[str, ...] = _field((), one_of=datasets.ALL_CORRUPTIONS)
-  corrupted_at: tuple[int, ...] = _field((), each=int, at_least=1)
+  corruptions: tuple[str, ...] = field((), one_of=datasets.ALL_CORRUPTIONS)
+  corrupted_at: tuple[int, ...] = field((), each=int, at_least=1)
   # Sizes, such as 2 and 5, of ensembles to evaluate. An ensemble is the mean of
   # the probabilities of seeds that train together and follow each other: with
   # 5, the first five seeds, the next five, and so on.
-  ensembles: tuple[int, ...] = _field((), each=int, at_least=2)
+  ensembles: tuple[int, ...] = field((), each=int, at_least=2)
   # Whether rows say how much of the gradient is along the weights.
-  diagnostics: bool = _field(False)
+  diagnostics: bool = field(False)
   # The study whose folder and trained models it shares.
   models_of: str = ""
   # The study whose kept rows have a temperature for each seed, fitted on images
@@ -338,15 +318,10 @@ class Study(Settings):
       raise ConfigError(
         f"config is {reprlib.repr(self.config)}, but must be a Config."
       )
-    if not is_name(self.name) or not is_name(self.models_of or self.name):
-      raise ConfigError(
-        f"name is {self.name!r} and models_of is {self.models_of!r}, but both "
-        "must be names of folders: no slash, and no dot at the start."
-      )
+    check_name("name", self.name)
+    check_name("models_of", self.models_of or self.name)
     if self.config.dataset in datasets.DATASETS:
       self.check_images()
-    if not self.methods:
-      raise ConfigError("methods is empty, but must name at least one.")
     for method in self.methods:
       method.check_settings()
     check_distinct("methods", self.method_names)
@@ -361,8 +336,8 @@ class Study(Settings):
         f"corrupted_at is {max(self.corrupted_at)}, but must be at most "
         f"epochs, {self.config.epochs}."
       )
-    if self.share != (1, 1) and not self.runs:
-      raise ConfigError(f"share is {self.share}, but has no runs.")
+    if not self.runs:
+      raise ConfigError("methods is empty, but must name at least one.")
 
   def check_images(self) -> None:
     """Raises a ConfigError if the data set's images don't suit the study."""
@@ -427,18 +402,19 @@ class Study(Settings):
     sets = [f"{name}/{i}" for name in self.corruptions for i in range(1, 6)]
     return ["train", "clean", *sets]
 
-  def override(self, settings: list[str]) -> "Study":
-    """Returns the study with some settings replaced.
+  def comparing(self, *pairs: tuple[Method, Method], **changes: Any) -> "Study":
+    """Returns the study with these pairs, and by default just their methods."""
+    methods = tuple(dict.fromkeys(itertools.chain(*pairs)))
+    names = tuple((one.name, other.name) for one, other in pairs)
+    return self.replace(**{"methods": methods, "pairs": names} | changes)
 
-    Args:
-      settings: texts of the form key=value. A key is a field of the study or of
-        its config, or ``methods``. A list is separated by commas; ``all``
-        means all names.
+  def override(self, settings: list[str]) -> "Study":
+    """Returns the study with other settings, each of the form key=value.
+
+    A key is a field of the study or of its config, or ``methods``. A list is
+    separated by commas; ``all`` means all names.
     """
-    own, recipe = (
-      {f.name: f for f in dataclasses.fields(of) if f.name not in FIXED}
-      for of in (Study, Config)
-    )
+    own, recipe = settable(Study), settable(Config)
     known, values = own | recipe, {}
     for setting in settings:
       key, equals, text = setting.partition("=")
@@ -459,11 +435,7 @@ class Study(Settings):
 
   def settings(self) -> dict[str, str]:
     """Returns all that :meth:`override` can set, as text."""
-    own = {
-      f.name: getattr(self, f.name)
-      for f in dataclasses.fields(Study)
-      if f.name not in FIXED
-    }
+    own = {name: getattr(self, name) for name in settable(Study)}
     own |= {"methods": self.method_names} | dataclasses.asdict(self.config)
     return {name: unparse(value) for name, value in own.items()}
 
@@ -478,39 +450,34 @@ class Study(Settings):
     return tuple(known[name] for name in names)
 
 
+@functools.cache  # Pages ask for the names 100,000 times.
+def _paths(folders: tuple[str, ...]) -> dict[str, pathlib.Path]:
+  paths = (path for it in folders for path in pathlib.Path(it).glob("*.py"))
+  return {path.stem: path for path in sorted(paths) if path.stem[0] != "_"}
+
+
 def study_names() -> list[str]:
   """Returns the names of the clone's studies, without importing them."""
-  return sorted(_modules(tuple(package.__path__)))
-
-
-@functools.cache  # Pages ask for the names 100,000 times.
-def _modules(folders: tuple[str, ...]) -> frozenset[str]:
-  return frozenset(module.name for module in pkgutil.iter_modules(folders))
+  return sorted(_paths(tuple(package.__path__)))
 
 
 def describe(name: str) -> tuple[Study, str]:
-  """Returns a study and its description.
+  """Returns a study, by its name or the path of its file, and what it is.
 
-  Args:
-    name: a name in `study_names()`, or the path of a study file (.py).
-
-  Raises:
-    ConfigError: if there is no such study, or if its file is broken.
+  Raises a ConfigError if there is no such study, or if its file is broken.
   """
-  spec: Any = None
-  if name in study_names():
-    spec = importlib.util.find_spec(f"{package.__name__}.{name}")
-  elif not (name.endswith(".py") and pathlib.Path(name).is_file()):
+  own = _paths(tuple(package.__path__)).get(name)
+  path = str(own or name)
+  if not (path.endswith(".py") and pathlib.Path(path).is_file()):
     raise ConfigError(
       f"There is no study {name!r}; there are {', '.join(study_names())}. "
       "Give one of these names, or the path of a study file such as mine.py."
     )
-  path = spec.origin if spec else name
   try:
-    if spec:
-      content = vars(importlib.import_module(spec.name))
+    if own:
+      content = vars(importlib.import_module(f"{package.__name__}.{name}"))
     else:
-      content = runpy.run_path(name)
+      content = runpy.run_path(path)
     study = content["STUDY"]
     if not isinstance(study, Study):
       raise TypeError(f"STUDY must be a Study, got {reprlib.repr(study)}")
@@ -518,18 +485,19 @@ def describe(name: str) -> tuple[Study, str]:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f.lineno for f in frames if f.filename == path]
     where = f", line {lines[-1]}" if lines else ""
-    text = f"{path}{where}: {type(error).__name__}: "
-    if isinstance(error, UserError):  # It says what to do.
-      raise ConfigError(f"{text}{error}") from error
-    raise ConfigError(
-      f"{text}{brief(error).rstrip('.')}. Correct the file. It must define "
-      "STUDY, an experiments.config.Study."
-    ) from error
+    problem = str(error)
+    if not isinstance(error, UserError):  # which says what to do
+      problem = (
+        f"{brief(error).rstrip('.')}. Correct the file. It must define STUDY, "
+        "an experiments.config.Study."
+      )
+    error_name = type(error).__name__
+    raise ConfigError(f"{path}{where}: {error_name}: {problem}") from error
   return study, (content["__doc__"] or "").strip() or study.name
 
 
 def load_study(name: str) -> Study:
-  """Returns a study by its name or the path of its file."""
+  """Returns a study, by its name or the path of its file."""
   return describe(name)[0]
 
 
@@ -564,18 +532,16 @@ def load_settings(folder: pathlib.Path) -> Study:
       "-m experiments run` made."
     ) from error
   try:
-    return _from_settings(parse_json(content))
+    settings: dict[str, Any] = {
+      key: tuple(value) if isinstance(value, list) else value
+      for key, value in parse_json(content).items()
+    }
+    settings["config"] = Config(**settings["config"])
+    settings["methods"] = tuple(Method(**it) for it in settings["methods"])
+    settings["pairs"] = tuple(map(tuple, settings["pairs"]))
+    return Study(**settings)
   except (AttributeError, KeyError, TypeError, ValueError) as error:
     raise ConfigError(
       f"{path} has no settings of a study ({error}). Remove it, and repeat the "
       "command `python -m experiments run` that made it."
     ) from error
-
-
-def _from_settings(settings: dict[str, Any]) -> Study:
-  config = Config(**settings.pop("config"))
-  methods = tuple(Method(**method) for method in settings.pop("methods"))
-  for key, value in settings.items():
-    settings[key] = tuple(value) if isinstance(value, list) else value
-  settings["pairs"] = tuple(map(tuple, settings["pairs"]))
-  return Study(config=config, methods=methods, **settings)

@@ -8,7 +8,7 @@ import itertools
 import operator
 from typing import Any, Self
 
-from experiments.files import UserError
+from experiments.files import UserError, is_name
 
 RULES = {
   "at_least": operator.ge,
@@ -41,6 +41,11 @@ def field(default: Any, **rule: Any) -> Any:
       tuple, the rule is for each entry, and ``each`` is the entries' type.
   """
   return dataclasses.field(default=default, metadata={"rule": rule})
+
+
+def settable(of: Any) -> dict[str, dataclasses.Field]:
+  """Returns the fields of a dataclass that have a rule, by name."""
+  return {f.name: f for f in dataclasses.fields(of) if f.metadata}
 
 
 def kind(field: dataclasses.Field) -> type:
@@ -100,6 +105,14 @@ def check_fields(config: Any) -> None:
         limit = ", ".join(limit) if rule == "one_of" else limit
         raise _error(field, v, f"{rule.replace('_', ' ')} {limit}")
     check_distinct(field.name, values)
+
+
+def check_name(what: str, value: Any) -> None:
+  if not is_name(value):
+    raise ConfigError(
+      f"{what} is {value!r}, but must be allowed in a file's name: no slash, "
+      "and no dot at the start."
+    )
 
 
 def check_distinct(name: str, values: tuple[Any, ...]) -> None:

@@ -5,7 +5,6 @@ import contextlib
 import errno
 import fnmatch
 import hashlib
-import io
 import json
 import os
 import pathlib
@@ -56,13 +55,8 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
 def locked(folder: pathlib.Path, busy: Callable[[], object]) -> Iterator[None]:
   """Locks a folder against other processes. A killed process unlocks it.
 
-  Args:
-    folder: the folder to lock.
-    busy: called if another process has locked it; raises an error, or returns
-      to wait for that process.
-
-  Raises:
-    UserError: if the file system has no working locks.
+  If another process has locked it, `busy` is called. It raises an error, or
+  returns to wait for that process.
   """
   import filelock
 
@@ -90,59 +84,6 @@ def locked(folder: pathlib.Path, busy: Callable[[], object]) -> Iterator[None]:
       lock.release()
 
 
-class Bounded(io.RawIOBase):
-  """Reads a file that may be hostile, up to limits.
-
-  Readers of archives allocate what a header claims. This file gives them no
-  more than the limits, and raises a UserError if there is more.
-
-  Attributes:
-    file: the file to read.
-    size: the largest position to read or seek.
-    at_once: bytes that one read may take.
-    left: bytes that all further reads may take.
-  """
-
-  def __init__(self, file: Any, size: int, at_once: int, left: int):
-    self.file, self.size, self.at_once, self.left = file, size, at_once, left
-
-  def read(self, size: int = -1, /) -> bytes:
-    most = min(self.at_once, self.left)
-    content = self.file.read(most + 1 if size < 0 else min(size, most + 1))
-    if len(content) > most:
-      raise UserError(f"expected at most {most:,} bytes to read here, got more")
-    self.left -= len(content)
-    self._check(self.tell())
-    return content
-
-  def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-    if whence == io.SEEK_SET:
-      self._check(offset)
-    return self.file.seek(offset, whence)
-
-  def tell(self) -> int:
-    return self.file.tell()
-
-  def seekable(self) -> bool:
-    return True
-
-  def _check(self, position: int) -> None:
-    if position > self.size:
-      raise UserError(f"expected at most {self.size:,} bytes in all, got more")
-
-
-def read_bounded(path: pathlib.Path, most: int) -> bytes:
-  """Reads a file, or raises a UserError if it has more than `most` bytes."""
-  with naming(path), path.open("rb") as file:
-    content = file.read(most + 1)
-  if len(content) > most:
-    raise UserError(
-      f"Expected at most {most:,} bytes in {path}, got "
-      f"{path.stat().st_size:,}. Get it again."
-    )
-  return content
-
-
 def brief(text: object) -> str:
   """Returns a text to print: at most 300 characters, no control characters."""
   characters = (c if c.isprintable() else " " for c in str(text)[:301])
@@ -167,9 +108,7 @@ def sha256(path: pathlib.Path) -> str:
 def remove_leftovers(folder: pathlib.Path, *names: str) -> None:
   """Removes temporary files that :func:`replacing` left when it was killed.
 
-  Args:
-    folder: folder of the files to be replaced.
-    names: patterns of their names, such as ``"study.json"`` or ``"*.npy"``.
+  Names of the files to be replaced may be patterns, such as ``"*.npy"``.
   """
   for path in folder.glob(".*.part"):
     match = re.fullmatch(r"\.(.+)-[a-z0-9_]{8}\.part", path.name)
@@ -198,20 +137,13 @@ def parse_json(content: str | bytes) -> Any:
 
 
 def run_bounded(
-  command: list[str], largest: int, seconds: float, **options: Any
-) -> subprocess.CompletedProcess[str]:
-  """Runs a program with limits on its time, files, memory and output.
+  command: list[str], folder: str, largest: int, seconds: float
+) -> tuple[int, str]:
+  """Runs a program in a folder, with limits on its time, memory and files.
 
-  Without `sh`, only the time and the output are limited.
-
-  Args:
-    command: the program and its arguments.
-    largest: bytes of the largest file that it may write.
-    seconds: time after which it is killed.
-    **options: passed to `subprocess.Popen`.
-
-  Raises:
-    subprocess.TimeoutExpired: if it takes longer.
+  Without `sh`, only the time is limited. Returns the exit status, and the last
+  2,000 bytes of the output. Raises subprocess.TimeoutExpired if it takes
+  longer.
   """
   if sh := shutil.which("sh"):
     # In blocks of 512 bytes, and in kB of memory.
@@ -220,12 +152,11 @@ def run_bounded(
   with tempfile.TemporaryFile() as output:
     done = subprocess.run(
       command,
+      cwd=folder,
       stdin=subprocess.DEVNULL,
       stdout=output,
       stderr=subprocess.STDOUT,
       timeout=seconds,
-      **options,
     )
     output.seek(max(output.tell() - 2000, 0))
-    text = output.read(2000).decode(errors="replace")
-  return subprocess.CompletedProcess(command, done.returncode, text)
+    return done.returncode, output.read(2000).decode(errors="replace")

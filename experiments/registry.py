@@ -11,21 +11,16 @@ from typing import Any, NamedTuple
 
 
 class Part(NamedTuple):
-  """An optimizer, a loss or a model.
+  """An optimizer, a loss or a model."""
 
-  Attributes:
-    label: its name on pages.
-    builder: a function, or its name as "module:function". A named function is
-      imported at the first call, so that commands without training don't wait.
-    takes: names of the settings to pass to the builder: of
-      :class:`~experiments.config.Method`, or for an optimizer ``hidden``, a
-      tree that is true for the kernels of hidden layers.
-    settings: settings of the method in METHODS that is named after the part.
-  """
-
-  label: str
+  label: str  # on pages
+  # A function, or its name as "module:function". A named function is imported
+  # at the first call, so that commands without training don't wait.
   builder: str | Callable[..., Any]
+  # Settings of a `config.Method` to pass to the builder, or for an optimizer
+  # "hidden", a tree that is true for the kernels of hidden layers.
   takes: tuple[str, ...] = ()
+  # Of the method in METHODS that is named after the part.
   settings: Mapping[str, Any] = {}
 
   def __call__(self, *arguments: Any, **options: Any) -> Any:

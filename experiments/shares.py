@@ -18,14 +18,10 @@ MOST_RUNS = 10
 def divide(
   study: Any, runs: Sequence[Any], most: Callable[[Any], int]
 ) -> Iterator[list[Any]]:
-  """Yields runs in groups that train together as one program.
+  """Yields a study's runs in groups that train together as one program.
 
-  Methods of a seed that share a program are in one group, if they fit.
-
-  Args:
-    study: the study of the runs.
-    runs: the runs to divide.
-    most: returns the number of runs with a method that train together.
+  Methods of a seed that share a program are in one group, if they fit. `most`
+  returns how many runs with a method do.
   """
   by_program: dict[object, dict[int, list[Any]]] = {}
   for run in runs:
@@ -66,9 +62,6 @@ def take(study: Any, runs: Sequence[Any]) -> list[Any]:
 
   The groups are smaller if there are more shares than such groups. They do not
   depend on devices or options.
-
-  Raises:
-    UserError: if the share has no group.
   """
   number, count = study.share
   size = max(min(MOST_RUNS, len(runs) // count), 1)

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,10 +22,18 @@ from experiments.config import METHODS, Config, Method, Study, load_study
 from experiments.files import UserError
 from experiments.rows import kept
 
-# What settings are chosen by: a part of a row, and a metric.
+
+class Criterion(NamedTuple):
+  """What settings are chosen by: the loss in a part of a row."""
+
+  part: str
+  ending: str  # of the names of chosen methods
+  outcome: str  # the same loss, of the test images
+
+
 CRITERIA = {
-  "loss": ("metrics", "loss"),
-  "scaled_loss": ("scaled_crossed", "loss"),
+  "loss": Criterion("metrics", "", "loss"),
+  "scaled_loss": Criterion("scaled_crossed", "_after_t", "crossed_loss"),
 }
 UNTUNED = "_untuned"
 FIRST_SEED = 906  # of tuning studies
@@ -47,7 +55,7 @@ class Grid:
     >>> grid = Grid({"focus": (None, 1.0, 3.0, 5.0), "smoothing": (0, 0.1, 1)})
     >>> grid.first()
     [(1.0, 0.1), (3.0, 0.1)]
-    >>> grid.at_edge((1.0, 0.1)), grid.beyond((3.0, 0.1), 2)
+    >>> grid.at_edge((1.0, 0.1)), grid.beyond((3.0, 0.1))[:2]
     (True, [(3.0, 0), (3.0, 1)])
   """
 
@@ -59,41 +67,26 @@ class Grid:
 
   def first(self) -> list[Setting]:
     """Returns the settings of the grid before an extension."""
-    return _product(ladder[1:-1] for ladder in self.ladders.values())
+    inner: Any = (ladder[1:-1] for ladder in self.ladders.values())
+    return list(itertools.product(*inner))
 
-  def all(self) -> list[Setting]:
-    """Returns all settings of the ladders, with the steps beyond the grid."""
-    return _product(self.ladders.values())
+  def steps(self, a: Setting, b: Setting) -> int:
+    """Returns how many steps of ladders two settings are apart."""
+    ladders = zip(self.ladders.values(), a, b, strict=True)
+    return sum(abs(its.index(x) - its.index(y)) for its, x, y in ladders)
 
-  def at_edge(self, setting: Setting) -> bool:
-    """Returns whether the ladders go beyond this setting of the grid."""
-    ladders = zip(self.ladders.values(), setting, strict=True)
-    return any(
-      (value == ladder[1] and ladder[0] is not None)
-      or (value == ladder[-2] and ladder[-1] is not None)
-      for ladder, value in ladders
-    )
+  def beyond(self, best: Setting) -> list[Setting]:
+    """Returns the settings outside of the grid, the nearest to its best first.
 
-  def beyond(self, best: Setting, count: int) -> list[Setting]:
-    """Returns the settings outside of the grid that are nearest to its best.
-
-    Args:
-      best: a setting of the grid.
-      count: how many settings to return. Distances are in steps of ladders.
+    Distances are in steps.
     """
-    first = set(self.first())
-    outside = [setting for setting in self.all() if setting not in first]
+    whole: Any = itertools.product(*self.ladders.values())
+    outside = [x for x in whole if None not in x and x not in self.first()]
+    return sorted(outside, key=lambda setting: self.steps(setting, best))
 
-    def steps(setting: Setting) -> int:
-      ladders = zip(self.ladders.values(), setting, best, strict=True)
-      return sum(abs(its.index(a) - its.index(b)) for its, a, b in ladders)
-
-    return sorted(outside, key=steps)[:count]
-
-
-def _product(ladders) -> list[Setting]:
-  known = ([x for x in ladder if x is not None] for ladder in ladders)
-  return list(itertools.product(*known))
+  def at_edge(self, best: Setting) -> bool:
+    """Returns whether the ladders go beyond this setting of the grid."""
+    return any(self.steps(best, other) == 1 for other in self.beyond(best))
 
 
 def to_try(
@@ -101,21 +94,15 @@ def to_try(
 ) -> dict[str, list[Setting]]:
   """Returns the settings to try, by method.
 
-  Args:
-    grids: grids of all methods.
-    losses: what is known so far.
-    more: how many settings an extension adds to each method; fewer if a
-      method's ladders have fewer.
-
-  Returns:
-    The grids; once all of their losses are known and a best setting lies on an
-    edge, the extended grids.
+  These are the grids. Once all of their losses are known and a best setting
+  lies on an edge, each gets `more` settings, or fewer if a method's ladders
+  have fewer.
   """
   tried = {name: grid.first() for name, grid in grids.items()}
   best = choose(tried, losses)
-  if best and any(grids[name].at_edge(best[name]) for name in grids):
-    added = {n: grid.beyond(best[n], more) for n, grid in grids.items()}
-    count = min(map(len, added.values()))
+  if any(grids[name].at_edge(setting) for name, setting in best.items()):
+    added = {name: grids[name].beyond(best[name]) for name in best}
+    count = min(more, *map(len, added.values()))
     return {name: tried[name] + its[:count] for name, its in added.items()}
   return tried
 
@@ -125,21 +112,17 @@ def choose(
 ) -> dict[str, Setting]:
   """Returns each method's setting with the lowest loss, the first of equals.
 
-  Returns:
-    The settings by method; nothing while a loss is unknown.
+  Returns nothing while a loss is unknown.
   """
-  known = {
-    name: {setting: losses(name, setting) for setting in settings}
-    for name, settings in tried.items()
-  }
-  if any(None in its.values() for its in known.values()):
-    return {}
-  # A loss that is not a number compares as infinite.
-  rank = lambda x: math.inf if x is None or math.isnan(x) else x
-  return {
-    name: min(its, key=lambda s, its=its: rank(its[s]))
-    for name, its in known.items()
-  }
+  chosen = {}
+  for name, settings in tried.items():
+    known = [losses(name, setting) for setting in settings]
+    if None in known:
+      return {}
+    # A loss that is not a number counts as infinite.
+    lowest = np.argmin(np.nan_to_num(np.array(known, float), nan=math.inf))
+    chosen[name] = settings[lowest]
+  return chosen
 
 
 def named(method: Method, **settings: Any) -> Method:
@@ -150,38 +133,26 @@ def named(method: Method, **settings: Any) -> Method:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-  """A tuning study, and what its kept rows choose.
-
-  Attributes:
-    name: name of the study.
-    config: the recipe, except for the images to evaluate on.
-    grids: by the name of a method in METHODS.
-    criterion: one of :data:`CRITERIA`, which decides about an extension.
-    seeds: number of seeds.
-    more: settings that an extension adds to each method.
-  """
+  """A tuning study, and what its kept rows choose."""
 
   name: str
-  config: Config
-  grids: Mapping[str, Grid]
-  criterion: str
+  config: Config  # except for the images to evaluate on
+  grids: Mapping[str, Grid]  # by the name of a method in METHODS
+  criterion: str  # one of CRITERIA, which decides about an extension
   seeds: int = 2
-  more: int = 4
+  more: int = 4  # settings that an extension adds to each method
 
   @functools.cached_property
   def study(self) -> Study:
     """Returns the study that trains the grids, with cosine."""
-    known = self._losses(self.criterion)
-    losses = lambda name, setting: known.get(self._at(name, setting).name)
-    methods = tuple(
-      self._at(name, setting)
-      for name, settings in to_try(self.grids, losses, self.more).items()
-      for setting in settings
-    )
     return Study(
       self.name,
       self.config.replace(evaluate_on="held_out"),
-      methods,
+      tuple(
+        self._at(name, setting)
+        for name, settings in self._tried().items()
+        for setting in settings
+      ),
       seeds=self.seeds,
       first_seed=FIRST_SEED,
     )
@@ -193,17 +164,14 @@ class Tuning:
     in "_untuned". The names of methods that are chosen by the loss after T end
     in "_after_t".
     """
-    known = self._losses(criterion)
-    complete = known.keys() >= set(self.study.method_names)
-    end = {"loss": "", "scaled_loss": "_after_t"}[criterion]
-    end += "" if complete else UNTUNED
-    methods = []
-    for name in names or self.grids:
-      settings = (self._at(name, it) for it in self.grids[name].all())
-      tried = [method for method in settings if method in self.study.methods]
-      best = min(tried, key=lambda m: known[m.name]) if complete else tried[0]
-      methods.append(best.replace(name=name + end))
-    return tuple(methods)
+    tried, end = self._tried(), CRITERIA[criterion].ending
+    best = choose(tried, self._losses(criterion))
+    if not best:
+      best, end = {name: its[0] for name, its in tried.items()}, end + UNTUNED
+    return tuple(
+      self._at(name, best[name]).replace(name=name + end)
+      for name in names or self.grids
+    )
 
   def contest(self, name: str, criterion: str, **fields: Any) -> Study:
     """Returns the study of methods at their best settings, on test images.
@@ -212,11 +180,7 @@ class Tuning:
     with SGD with ⊥Grad if the study has no such method. Arms are paired with
     the latter, too.
 
-    Args:
-      name: name of the study.
-      criterion: one of :data:`CRITERIA`. The primary outcome is the same loss,
-        of the test images.
-      **fields: further fields of the study.
+    The primary outcome is the criterion's loss, of the test images.
     """
     methods = self.chosen(criterion)
     own = {m.base: m.name for m in methods if m.strength}
@@ -227,7 +191,7 @@ class Tuning:
       self.config.replace(reserve=True),
       methods,
       tuple((name, own.get(base, own["sgd"])) for name, base in plain),
-      outcome={"loss": "loss", "scaled_loss": "crossed_loss"}[criterion],
+      outcome=CRITERIA[criterion].outcome,
       **fields,
     )
 
@@ -235,25 +199,25 @@ class Tuning:
     method = METHODS[name].replace(schedule="cosine")
     return named(method, **self.grids[name].named(setting))
 
-  def _losses(self, criterion: str) -> dict[str, float]:
-    """Returns the mean loss of each method whose seeds have all been kept.
+  def _tried(self) -> dict[str, list[Setting]]:
+    return to_try(self.grids, self._losses(self.criterion), self.more)
 
-    A run that diverged has an infinite loss.
-    """
-    part, metric = CRITERIA[criterion]
+  def _losses(self, criterion: str) -> Losses:
+    """Returns the mean loss of each setting whose seeds have all been kept."""
     values: dict[str, dict[int, float]] = collections.defaultdict(dict)
-    for row in _kept_rows(
-      self.name, self.config.replace(evaluate_on="held_out")
-    ):
-      value = row[part][metric] if row["dataset"] == "clean" else None
-      if row["dataset"] in ("clean", "diverged"):
-        value = math.inf if value is None else value
-        values[row["method"]][row["seed"]] = value
-    return {
-      name: float(np.mean(list(its.values())))
-      for name, its in values.items()
-      if len(its) == self.seeds
-    }
+    config = self.config.replace(evaluate_on="held_out")
+    for row in _kept_rows(self.name, config):
+      if row["dataset"] == "clean":
+        loss = row[CRITERIA[criterion].part]["loss"]
+        values[row["method"]][row["seed"]] = math.inf if loss is None else loss
+      elif row["dataset"] == "diverged":
+        values[row["method"]][row["seed"]] = math.inf
+
+    def mean(name: str, setting: Setting) -> float | None:
+      losses = list(values[self._at(name, setting).name].values())
+      return float(np.mean(losses)) if len(losses) == self.seeds else None
+
+    return mean
 
 
 def _kept_rows(study: str, config: Config) -> Iterator[dict[str, Any]]:

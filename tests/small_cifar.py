@@ -102,7 +102,7 @@ def bomb(path, kind, small):
     header[124:136] = b"\xff" * 10 + b"\xfc\x00"  # a size of -1024
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
-    content = content[:512] + bytes(header) + content[512:]
+    content = bytes(header) + content
   elif kind == "many":
     content = (
       b"".join(tarfile.TarInfo(f"{i}").tobuf() for i in range(2000)) + content

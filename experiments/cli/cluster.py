@@ -1,5 +1,6 @@
 """Trains the shares of a study as jobs, on SLURM or as local processes."""
 
+import argparse
 from collections.abc import Callable, Sequence
 import pathlib
 import re
@@ -20,28 +21,18 @@ class Share(CommandFunction, Checkpointable):
 
 
 def make_executor(
-  cluster: str,
-  logs: pathlib.Path,
-  name: str,
-  minutes: int,
-  gpus: int,
-  partition: str | None,
-  more: dict[str, str],
+  args: argparse.Namespace, logs: pathlib.Path, name: str
 ) -> submitit.AutoExecutor:
-  """Returns what submits jobs.
+  """Returns what submits jobs of a name, by the options of `run`.
 
-  Args:
-    cluster: "slurm" or "local".
-    logs: folder for scripts and output, which all machines must share.
-    name: name of the jobs.
-    minutes: time limit of a job.
-    gpus: GPUs of a job.
-    partition: SLURM's partition, or None for its default.
-    more: further options of sbatch.
+  The folder of the logs also has the scripts. All machines must share it.
   """
+  sbatch = dict(text.partition("=")[::2] for text in args.sbatch)
+  if not all(sbatch.values()):
+    raise UserError(f"Expected --sbatch KEY=VALUE, got {args.sbatch}.")
   try:
     executor = submitit.AutoExecutor(
-      logs, cluster=cluster, slurm_max_num_timeout=ATTEMPTS
+      logs, cluster=args.cluster, slurm_max_num_timeout=ATTEMPTS
     )
   except RuntimeError as error:
     raise UserError(
@@ -50,10 +41,10 @@ def make_executor(
     ) from error
   executor.update_parameters(
     name=name,
-    timeout_min=minutes,
-    gpus_per_node=gpus,
-    slurm_partition=partition,
-    slurm_additional_parameters={"requeue": True} | more,
+    timeout_min=args.minutes,
+    gpus_per_node=args.gpus,
+    slurm_partition=args.partition,
+    slurm_additional_parameters={"requeue": True} | sbatch,
   )
   return executor
 
@@ -64,13 +55,9 @@ def train(
   say: Callable[[str], object],
   every: float = 5.0,
 ) -> None:
-  """Submits commands, waits for them, and submits again what got lost.
+  """Submits each share's command, waits, and submits again what got lost.
 
-  Args:
-    executor: what :func:`make_executor` returns.
-    commands: one for each share.
-    say: prints progress.
-    every: seconds between two looks at the jobs.
+  Looks at the jobs every few seconds.
 
   Raises:
     UserError: if a command fails, or if its jobs get lost `ATTEMPTS` times.

@@ -7,8 +7,7 @@ from experiments import config
 from experiments.config import Study
 from experiments.report import query
 from experiments.report.build import PROGRAM, command
-from experiments.report.query import Results
-from experiments.rows import Rows, RowsError
+from experiments.rows import Rows
 
 
 def left_out(folder: pathlib.Path) -> list[str]:
@@ -18,18 +17,6 @@ def left_out(folder: pathlib.Path) -> list[str]:
     f"Not in the comparison: {others}, which {rows.path} also has."
     for others in rows.left_out(config.load_settings(folder))
   ]
-
-
-def check_folder(folder: pathlib.Path) -> None:
-  """Checks that the folder's study has two seeds of both methods of a pair.
-
-  Raises:
-    RowsError: if not, with the seeds that there are and the command that
-      trains the others.
-  """
-  study, results = query.load(folder)
-  if not _can_compare(study, results):
-    raise RowsError(_too_little(study, results, folder))
 
 
 def next_step(study: Study, folder: pathlib.Path) -> str:
@@ -53,19 +40,20 @@ def next_step(study: Study, folder: pathlib.Path) -> str:
   compares = len(study.methods) > 1 and study.config.evaluate_on == "test"
   if own == study and not compares:
     return f"Next, keep the rows for other studies:\n  {_line('keep', folder)}"
-  _, results = query.load(folder)
-  if not _can_compare(study, results):
-    return _too_little(study, results, folder)
-  page = _line("report", folder)
-  return f"Next, write the page that compares them:\n  {page}"
+  page = (
+    f"Next, write the page that compares them:\n  {_line('report', folder)}"
+  )
+  return too_little(folder) or page
 
 
-def _can_compare(study: Study, results: Results) -> bool:
-  return any(len(results.seeds(pair)) > 1 for pair in query.pairs(study))
+def too_little(folder: pathlib.Path) -> str:
+  """Says what a folder lacks for a comparison, and the command that trains it.
 
-
-def _too_little(study: Study, results: Results, folder: pathlib.Path) -> str:
-  """Says which seeds there are, and the command that trains enough of them."""
+  Returns "" if it has two seeds of both methods of a pair.
+  """
+  study, results = query.load(folder)
+  if any(len(results.seeds(pair)) > 1 for pair in query.pairs(study)):
+    return ""
   seeds = {name: len(results.seeds([name])) for name in study.method_names}
   there = ", ".join(
     f"{count} seed{'' if count == 1 else 's'} of {name}"
@@ -91,7 +79,6 @@ def _too_little(study: Study, results: Results, folder: pathlib.Path) -> str:
   )
 
 
-def _line(name: str, folder: pathlib.Path | None = None) -> str:
+def _line(*words: object) -> str:
   """Returns a command for a shell."""
-  line = f"{PROGRAM} {name}"
-  return f"{line} {shlex.quote(str(folder))}" if folder else line
+  return f"{PROGRAM} {shlex.join(map(str, words))}"

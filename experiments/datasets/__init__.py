@@ -1,7 +1,6 @@
 """The data: what a data set is, which there are, and corrupted images."""
 
 from experiments.datasets import cifar, mnist, npz
-from experiments.datasets.cache import DataError as DataError
 from experiments.datasets.cifar import load_cifar10 as load_cifar10
 from experiments.datasets.cifar import load_sample as load_sample
 from experiments.datasets.corruptions import ALL_CORRUPTIONS as ALL_CORRUPTIONS

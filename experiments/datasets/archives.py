@@ -3,6 +3,7 @@
 No more is read than the data set has, whatever sizes a file claims.
 """
 
+import functools
 import gzip
 import io
 import os
@@ -12,54 +13,58 @@ from typing import Any
 
 import numpy as np
 
-from experiments.datasets.cache import Contents, DataError, Files
-from experiments.files import Bounded, brief
+from experiments.datasets.cache import Contents, DataError, Files, Member
+from experiments.files import brief
 
-# The largest are CIFAR-10's, unpacked, and CIFAR-100's, packed. An archive has
-# about ten files, each with one or two headers of 512 bytes.
+# The largest archives are CIFAR-10's, unpacked, and CIFAR-100's, packed. The
+# largest file in one has MNIST's training images.
 LARGEST_ARCHIVE = 200_000_000
-LARGEST_HEADER = 4 * 1024
-ALL_HEADERS = 128 * 1024
+LARGEST_FILE = 48_000_000
+LARGEST_HEADER = 4096  # bytes of any other member, which is skipped
+MOST_MEMBERS = 250
+BLOCK = tarfile.BLOCKSIZE
 
 
 def from_archive(files: Files, path: pathlib.Path) -> Contents:
   """Reads a tar archive, which may be gzipped, without extracting files."""
   with path.open("rb") as raw:
     zipped = raw.peek(2).startswith(b"\x1f\x8b")
-    whole = gzip.GzipFile(fileobj=raw) if zipped else raw
-    file = Bounded(whole, LARGEST_ARCHIVE, LARGEST_HEADER, ALL_HEADERS)
-    tar = tarfile.open(fileobj=file, mode="r:")
+    archive = gzip.GzipFile(fileobj=raw) if zipped else raw
+
+    def read(start: int, size: int) -> bytes:
+      archive.seek(start)
+      return archive.read(size)
+
     # Of files with the same name, the first counts. Links are ignored.
-    there: dict[str, tarfile.TarInfo] = {}
-    for member in tar:
-      if member.isreg():
-        there.setdefault(pathlib.PurePosixPath(member.name).name, member)
-    # The headers are read; now the files.
-    file.at_once, file.left = files.largest, LARGEST_ARCHIVE
-
-    def read(member: tarfile.TarInfo, most: int) -> bytes:
-      if member.size > most:
+    there: dict[str, Member] = {}
+    for _ in range(MOST_MEMBERS):
+      if not (header := archive.read(BLOCK)).strip(b"\0"):
+        break
+      # tarfile.open would also read what long headers hold.
+      member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+      start, size = archive.tell(), member.size
+      most = LARGEST_FILE if member.isreg() else LARGEST_HEADER
+      if not 0 <= size <= min(most, LARGEST_ARCHIVE - start):
         raise ValueError(
-          f"expected at most {most:,} bytes in {brief(member.name)}, got "
-          f"{member.size:,}"
+          f"expected at most {most:,} bytes in {brief(member.name)}, and "
+          f"{LARGEST_ARCHIVE:,} in all, got {size:,} from byte {start:,}"
         )
-      content = tar.extractfile(member)
-      assert content is not None  # of a regular file
-      return content.read()
-
-    yield from files.convert(there, read, path)
+      if member.isreg():
+        name = pathlib.PurePosixPath(member.name).name
+        content = functools.partial(read, start, size)
+        there.setdefault(name, (size, content))
+      archive.seek(start + -(-size // BLOCK) * BLOCK)
+    else:
+      raise ValueError(f"expected at most {MOST_MEMBERS} members, got more")
+    yield from files.convert(there, path)
 
 
 def read_picture(
   content: bytes, name: str, columns: int, rows: int
 ) -> np.ndarray:
-  """Reads a picture (rows, columns, 3), if it is not larger.
+  """Returns the pixels (rows, columns, 3) of a PNG or JPEG file.
 
-  Args:
-    content: the bytes of a PNG or JPEG file.
-    name: the file's name, for errors.
-    columns: pixels in a row.
-    rows: the largest number of rows.
+  It may have fewer rows, but no other number of columns. Errors have the name.
   """
   from PIL import Image
 
@@ -83,15 +88,8 @@ def read_tfds(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Reads what TFDS prepared as array_record, without TensorFlow.
 
-  Args:
-    name: the TFDS dataset.
-    split: "train" or "test".
-    most: the largest number of images.
-    data_dir: the TFDS data dir; None for TFDS's own choice.
-
-  Returns:
-    Images (n, 32, 32, 3) and labels (n,). They are in the order of the ids,
-    which end in the original number; without ids, in TFDS's own order.
+  Returns at most `most` images (n, 32, 32, 3) and labels (n,), in the order of
+  the ids, which end in the original number; without ids, in TFDS's own order.
   """
   try:
     import tensorflow_datasets as tfds

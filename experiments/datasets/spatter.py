@@ -11,13 +11,9 @@ UNIT = 1 << 16  # OpenCV's fixed-point distance of one pixel
 
 
 def water(layer):
-  """Returns the amount of water, from 0 to 1, from a layer of its density.
+  """Returns the amount of water, at most 1, from a layer of its density.
 
-  Args:
-    layer: array (n, 32, 32) of whole numbers from 0 to 255.
-
-  Returns:
-    An array of that shape. The maximum of each image is 1.
+  The layer (n, 32, 32) has whole numbers from 0 to 255.
   """
   distance = distance_transform(canny(layer, 50, 150))
   # The truncated mean of nine. Integers make it exact.
@@ -50,14 +46,10 @@ def canny(x, low, high):
   falling = dx * dy < 0
   # An edge is at least as large as both neighbours across it. Along an axis,
   # the later of two equal ones counts.
-  neighbour = lambda step: jnp.where(
-    flat,
-    at(0, step),
-    jnp.where(
-      steep,
-      at(step, 0),
-      jnp.where(falling, at(step, -step), at(step, step)),
-    ),
+  neighbour = lambda step: jnp.select(
+    [flat, steep, falling],
+    [at(0, step), at(step, 0), at(step, -step)],
+    at(step, step),
   )
   first, second = neighbour(-1), neighbour(1)
   axial = flat | steep

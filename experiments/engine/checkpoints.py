@@ -30,19 +30,12 @@ _DAMAGED = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
 # What reading a damaged file raises.
 _PROBLEMS = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile)
 DIGEST_SIZE = hashlib.sha256().digest_size
-# What identifies a group: texts such as the digest of its settings.
-Group = Mapping[str, str]
 
 
 class Checkpoints:
-  """The last states of a group.
+  """The last states of a group, which the texts in `group` identify."""
 
-  Attributes:
-    folder: where they are.
-    group: identifies the group that they belong to.
-  """
-
-  def __init__(self, folder: pathlib.Path, group: Group):
+  def __init__(self, folder: pathlib.Path, group: Mapping[str, str]):
     self.folder, self.group = folder, group
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
     self._finished: concurrent.futures.Future[None] | None = None
@@ -60,12 +53,7 @@ class Checkpoints:
     return _epochs(self.folder)
 
   def restore(self, epoch: int, like: Any) -> Any:
-    """Returns the state after an epoch.
-
-    Args:
-      epoch: one of :attr:`epochs`.
-      like: the state's shapes, dtypes and shardings.
-    """
+    """Returns the state after an epoch, with the shardings of `like`."""
     path = self.folder / str(epoch)
     try:
       _verify(path, self.group)
@@ -77,8 +65,8 @@ class Checkpoints:
         "what is damaged, and resumes from the checkpoint before it."
       ) from error
     leaves, treedef = jax.tree.flatten(like)
-    form = lambda arrays: [(x.shape, x.dtype) for x in arrays]
-    if form(arrays) != form(leaves):
+    form = lambda x: (x.shape, x.dtype)
+    if [*map(form, arrays)] != [*map(form, leaves)]:
       raise UserError(
         f"{path} is undamaged, but can't be restored: its arrays have other "
         "shapes or dtypes than the state. Other versions of the code may have "
@@ -88,10 +76,7 @@ class Checkpoints:
     return treedef.unflatten([put(x, its.sharding) for x, its in pairs])
 
   def save(self, epoch: int, state: Any) -> None:
-    """Copies the state, and writes the copy while training continues.
-
-    It replaces the checkpoints of this epoch and of later ones.
-    """
+    """Writes a copy while training continues; removes later checkpoints."""
     self._wait()  # raises if the one before failed
     arrays = gather(jax.tree.leaves(state))
     if jax.default_backend() == "cpu":  # views of what the next epoch reuses
@@ -125,12 +110,8 @@ class Checkpoints:
         ) from error
 
 
-def remove_damaged(folder: pathlib.Path, group: Group) -> list[str]:
-  """Removes checkpoints that are damaged, or of another epoch or group.
-
-  Returns:
-    The problem of each.
-  """
+def remove_damaged(folder: pathlib.Path, group: Mapping[str, str]) -> list[str]:
+  """Removes checkpoints that are damaged or of others. Returns the problems."""
   problems = []
   for epoch in reversed(_epochs(folder)):
     path = folder / str(epoch)
@@ -154,7 +135,7 @@ def _epochs(folder: pathlib.Path) -> list[int]:
   return sorted(epochs, reverse=True)
 
 
-def _verify(path: pathlib.Path, group: Group) -> None:
+def _verify(path: pathlib.Path, group: Mapping[str, str]) -> None:
   """Raises an error if a checkpoint is damaged, or not of the group."""
   digest = hashlib.sha256()
   with naming(path), path.open("rb") as file:

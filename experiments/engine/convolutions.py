@@ -7,6 +7,7 @@ fastest depends on the device and on the shapes: `python -m benchmarks.engine`.
 
 from collections.abc import Callable, Sequence
 import functools
+import itertools
 import math
 from typing import Any
 import warnings
@@ -35,14 +36,9 @@ def _patches(x: Array, size: int, stride: int) -> Array:
   reach = size // 2
   x = jnp.pad(x, ((0, 0), (reach, reach), (reach, reach), (0, 0)))
   span = lambda i, n: slice(i, i + stride * (n - 1) + 1, stride)
-  return jnp.concatenate(
-    [
-      x[:, span(i, rows), span(j, columns)]
-      for i in range(size)
-      for j in range(size)
-    ],
-    axis=3,
-  )
+  taps = itertools.product(range(size), range(size))
+  patches = [x[:, span(i, rows), span(j, columns)] for i, j in taps]
+  return jnp.concatenate(patches, axis=3)
 
 
 def _multiply(patches: Array, kernel: Array) -> Array:
@@ -50,7 +46,7 @@ def _multiply(patches: Array, kernel: Array) -> Array:
 
 
 def patches_conv(x: Array, kernel: Array, stride: int) -> Array:
-  """Computes a convolution as a matrix product, batched if mapped over runs."""
+  """Computes a convolution as a product of matrices."""
   if stride == 1 and kernel.shape[0] > 1:
     return _same_size_conv(x, kernel)
   return _multiply(_patches(x, kernel.shape[0], stride), kernel)
@@ -96,9 +92,9 @@ def _unroll_over_runs(function: Callable[..., Array]) -> Callable[..., Array]:
 
   @looped.def_vmap
   def rule(runs, batched, *args):
+    pairs = list(zip(args, batched, strict=True))
     outs = [
-      function(*(x[i] if b else x for x, b in zip(args, batched, strict=True)))
-      for i in range(runs)
+      function(*(x[i] if b else x for x, b in pairs)) for i in range(runs)
     ]
     return jnp.stack(outs), True
 
@@ -126,14 +122,13 @@ def mixed_conv(x: Array, kernel: Array, stride: int) -> Array:
   Patches of a large image take longer to write than to multiply. A small image
   of one run does not fill a GPU.
   """
-  if _is_large(x.shape, kernel.shape[0]):
+  if _is_large(x, kernel.shape[0]):
     return _unrolled(stride)(x, kernel)
   return patches_conv(x, kernel, stride)
 
 
-def _is_large(shape: Sequence[int], size: int) -> bool:
-  """Returns whether this convolution is slower by patches."""
-  return shape[1] >= 16 and shape[3] >= 16 and size > 1
+def _is_large(x: Any, size: int) -> bool:
+  return x.shape[1] >= 16 and x.shape[3] >= 16 and size > 1
 
 
 # The tile of a product in Pallas. A layer of 64 channels has one tile of half
@@ -147,8 +142,7 @@ PIXELS_PER_BLOCK, MOST_BLOCKS = 8192, 8
 def pallas_conv(x: Array, kernel: Array, stride: int) -> Array:
   """Computes an implicit GEMM in Pallas if the shapes fit, else `mixed_conv`.
 
-  It multiplies the patches of an image without writing them to memory, for all
-  runs in one kernel.
+  It multiplies patches without writing them to memory, for all runs at once.
   """
   if fits_pallas(x, kernel.shape[0], stride, kernel.shape[3]):
     return _implicit_gemm(x, kernel)
@@ -156,7 +150,7 @@ def pallas_conv(x: Array, kernel: Array, stride: int) -> Array:
 
 
 def fits_pallas(x: Any, size: int, stride: int, features: int) -> bool:
-  """Returns whether Pallas computes a convolution of this array."""
+  """Returns whether :func:`pallas_conv` computes this convolution itself."""
   *pixels, channels = x.shape
   return (
     (size, stride, x.dtype) == (3, 1, jnp.bfloat16)
@@ -172,7 +166,7 @@ def keeps_patches(
   fits = fits_pallas(x, size, stride, features)
   if name == "direct" or (name == "pallas" and fits):
     return False
-  return name == "patches" or not _is_large(x.shape, size)
+  return name == "patches" or not _is_large(x, size)
 
 
 @functools.cache
@@ -186,11 +180,9 @@ def has_pallas() -> bool:
   if not str(version).startswith(("8.", "9.")):
     return False
   keys = jax.random.split(jax.random.key(0), 3)
-  shapes = (2, 8, 8, TILE), (3, 3, TILE, TILE), (2, 8, 8, TILE)
-  arrays = [
-    jax.random.normal(key, shape, jnp.bfloat16)
-    for key, shape in zip(keys, shapes, strict=True)
-  ]
+  images, taps = (2, 8, 8, TILE), (3, 3, TILE, TILE)
+  normal = functools.partial(jax.random.normal, dtype=jnp.bfloat16)
+  arrays = list(map(normal, keys, (images, taps, images)))
 
   @functools.partial(jax.jit, static_argnums=0)
   def values(convolve, x, kernel, out):
@@ -254,8 +246,7 @@ def _implicit_gemm(x: Array, kernel: Array) -> Array:
 def _to_kernel(x: Array, g: Array) -> Array:
   """Returns the gradient of the kernel, from the output's gradient.
 
-  The sum over pixels is split into blocks, since a few channels have too few
-  tiles to fill a GPU.
+  A few channels have too few tiles to fill a GPU, so pixels are in blocks.
   """
   *pixels, channels = x.shape
   features = g.shape[3]
@@ -304,15 +295,14 @@ _implicit_gemm.defvjp(
 def _shifted(load: Any, ref: Any, pixels: Sequence[int], index: Array) -> Any:
   """Returns a function that loads pixels as a tap of the kernel sees them.
 
+  Its arguments are the tap, 0 to 8, the first channel, and the number of
+  channels. It returns an array (n, channels), 0 outside the image.
+
   Args:
     load: `load` of Pallas' Triton backend.
     ref: the images, as (pixels, channels).
     pixels: how many images, rows and columns.
     index: (n,), the pixels under the centre of the kernel.
-
-  Returns:
-    A function of the tap, 0 to 8, the first channel, and the number of
-    channels. It returns an array (n, channels), 0 outside the image.
   """
   _, rows, columns = pixels
   row = _remainder(_divide(index, columns), rows)
@@ -333,7 +323,6 @@ def _shifted(load: Any, ref: Any, pixels: Sequence[int], index: Array) -> Any:
 
 
 def _dot(a: Array, b: Array, axis: int) -> Array:
-  """Sums the products over an axis of `a` and the first axis of `b`."""
   dimensions = ((axis,), (0,)), ((), ())
   return jax.lax.dot_general(
     a, b, dimensions, preferred_element_type=jnp.float32

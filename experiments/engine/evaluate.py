@@ -41,19 +41,14 @@ def images_of(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the images and labels of a set: "clean", or such as "fog/3".
 
-  Every group and study gets the same corrupted images.
-
-  Args:
-    dataset: the set's name in rows.
-    test: has the test images.
-    path: the folder of the published CIFAR-10-C; None to make it.
+  They are of the published CIFAR-10-C in the folder `path`, or made: the same
+  for every group and study.
   """
   if dataset == "clean":
     return test.test_images, test.test_labels
   name, _, severity = dataset.partition("/")
   if path is not None:
     return published.load(path, name, int(severity))
-  corruptions.check_name(name, int(severity))
   number = corruptions.ALL_CORRUPTIONS.index(name)
   key = jax.random.fold_in(jax.random.key(2019), number)
   key = jax.random.fold_in(key, int(severity))
@@ -64,28 +59,25 @@ def images_of(
 class Sets:
   """Makes sets of images ahead of their use, in another thread.
 
-  Most of the time is compilation, on the host, while the device trains. Sets
-  stay in memory.
+  Most of the time is compilation, on the host, while the device trains.
   """
 
   def __init__(self, test: datasets.Images, path: str | None = None):
     self._make = lambda name: images_of(name, test, path)
-    self._asked: dict[str, concurrent.futures.Future[Any]] = {}
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
+    self._submit = functools.cache(
+      lambda name: self._thread.submit(self._make, name)
+    )
 
-  def ask(self, datasets: Iterable[str]) -> None:
-    """Queues sets to be made, in this order, if they are not yet."""
-    for name in datasets:
-      if name not in self._asked:
-        self._asked[name] = self._thread.submit(self._make, name)
+  def ask(self, names: Iterable[str]) -> list[concurrent.futures.Future[Any]]:
+    """Queues sets to be made, in this order."""
+    return list(map(self._submit, names))
 
   def __getitem__(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns images and labels of a set, as :func:`images_of`. May wait."""
-    self.ask([name])
-    if self._asked[name].exception() is not None:
-      # It may have failed for lack of memory, which training used.
-      return self._make(name)
-    return self._asked[name].result()
+    """Returns images and labels of a set, once they are made."""
+    (made,) = self.ask([name])
+    # It may have failed for lack of memory, which training used.
+    return self._make(name) if made.exception() else made.result()
 
   def close(self) -> None:
     self._thread.shutdown(cancel_futures=True)
@@ -95,9 +87,8 @@ class Evaluated(NamedTuple):
   """Results on a set of images."""
 
   logits: jax.Array  # (runs + ensembles, images, classes)
-  metrics: dict[str, Any]  # results of :func:`metrics`, in the same order
-  norms: jax.Array  # (runs,), of the weights
-  own: jax.Array | None  # (runs,), each run's own temperature
+  contents: dict[str, Any]  # of rows, in the same order
+  of_runs: dict[str, jax.Array]  # (runs,), further metrics
 
 
 class Evaluator:
@@ -106,10 +97,6 @@ class Evaluator:
   On a GPU, runs are evaluated one after the other: without gradients, one run
   fills it. On a CPU, they are evaluated together: convolutions in a loop are
   slow there.
-
-  Attributes:
-    engine: engine of the runs.
-    sequential: whether runs are evaluated one after the other.
   """
 
   def __init__(self, engine: train.Engine, sequential: bool | None = None):
@@ -118,12 +105,8 @@ class Evaluator:
     self.sequential = not on_cpu if sequential is None else sequential
     convolutions = "direct" if self.sequential else engine.convolutions
     self.model = train.make_model(engine.config, convolutions)
-    self._logits = jax.jit(
-      engine.shard(
-        self._apply,
-        in_specs=(P("run"), P("batch")),
-        out_specs=P("run", "batch"),
-      )
+    self._logits = engine.jit(
+      self._apply, (P("run"), P("batch")), P("run", "batch")
     )
     axes = 0, None, None, None, 0
     self._metrics = jax.jit(jax.vmap(metrics, axes))
@@ -132,12 +115,8 @@ class Evaluator:
     self._scaled = jax.jit(scaled, static_argnums=3)
     self._pool = jax.jit(with_ensembles, static_argnums=1)
     self.norms = jax.jit(jax.vmap(optax.tree.norm))
-    self.temperatures = jax.jit(
-      engine.shard(
-        self._temperatures,
-        in_specs=(P("run"), P("run"), P(), P()),
-        out_specs=P("run"),
-      )
+    self.temperatures = engine.jit(
+      self._temperatures, (P("run"), P("run"), P(), P()), P("run")
     )
 
   def _apply(self, weights: train.Weights, images):
@@ -145,34 +124,30 @@ class Evaluator:
     parts = images.reshape(-1, chunk, *images.shape[1:])
 
     def one(weights):
-      def apply(x):
-        x = train.normalize(x, self.engine.config.data)
-        return self.model.apply(weights._asdict(), x)
-
+      apply = functools.partial(self._network, weights)
       return jax.lax.map(apply, parts).reshape(len(images), -1)
 
     return self._each_run(one, weights)
 
   def _temperatures(self, weights: train.Weights, own, images, labels):
-    """Returns the temperature (runs,) that each run fits on its own images.
-
-    They are training images with the indices `own` (runs, images).
-    """
+    """Fits each run's temperature on its own of the training images."""
 
     def one(run):
       weights, own = run
-      x = train.normalize(images[own], self.engine.config.data)
-      logits = self.model.apply(weights._asdict(), x)
+      logits = self._network(weights, images[own])
       return calibration.fit_temperature(logits, labels[own])
 
     return self._each_run(one, (weights, own))
 
+  def _network(self, weights: train.Weights, images):
+    x = train.normalize(images, self.engine.config.data)
+    return self.model.apply(weights._asdict(), x)
+
   def _each_run(self, function, runs):
     """Maps a function over the runs: together, or one after the other."""
-    with train.precision(self.engine.config):
-      if self.sequential:
-        return jax.lax.map(function, runs)
-      return jax.vmap(function)(runs)
+    if self.sequential:
+      return jax.lax.map(function, runs)
+    return jax.vmap(function)(runs)
 
   def _chunk(self, images: int) -> int:
     """Returns how many of a device's images are evaluated at once."""
@@ -207,10 +182,9 @@ class Evaluator:
     """
     alone = self.logits(weights, images)
     logits = self._pool(alone, ensembles)
-    halves = calibration.split(labels)
-    temperature = clean and clean.metrics["metrics"]["temperature_half"]
+    temperature = clean and clean.contents["metrics"]["temperature_half"]
     y = jnp.asarray(labels)
-    given = logits, y, *halves
+    given = logits, y, *calibration.split(labels)
     content = self._metrics(*given, temperature)
     half = content["metrics"]["temperature_half"]
     by_image = self._by_image(*given, half)
@@ -219,9 +193,11 @@ class Evaluator:
       content["scaled_members"] = self._scaled(
         alone, y, by_image[: len(alone)], ensembles
       )
+    of_runs = {"weight_norm": self.norms(weights.params)}
     if own is not None:
       content["scaled_own"] = self._scaled(alone, y, own[:, None], ensembles)
-    return Evaluated(logits, content, self.norms(weights.params), own)
+      of_runs["temperature_own"] = own
+    return Evaluated(logits, content, of_runs)
 
 
 def with_ensembles(logits: jax.Array, ensembles: Any) -> jax.Array:
@@ -243,16 +219,14 @@ def metrics(logits, labels, fit, judge, clean_temperature=None):
   scale = functools.partial(_scaled, logits, labels)
   on_test = calibration.fit_temperature(logits, labels)
   on_half = calibration.fit_temperature(logits[fit], labels[fit])
-  bins = calibration.reliability(logits, labels)
+  bins = vars(calibration.reliability(logits, labels))
   content = {
     "metrics": evaluate(logits, labels)
     | {"temperature": on_test, "temperature_half": on_half},
     # The paper fits on the test set itself. The half is held out.
     "scaled": scale(on_test, slice(None)),
     "scaled_half": scale(on_half, judge),
-    "bins": {
-      name: getattr(bins, name) for name in ("count", "confidence", "accuracy")
-    },
+    "bins": bins,
   }
   if clean_temperature is not None:
     # In use, there are no labels of shifted images to fit on.
@@ -272,19 +246,15 @@ def temperature_by_image(logits, labels, fit, judge, temperature):
 def scaled(logits, labels, temperature, ensembles):
   """Returns metrics of runs at a temperature, followed by the ensembles'.
 
-  The networks of an ensemble are scaled before they are averaged.
-
-  Logits are (runs, images, classes), temperatures (runs, images) or (runs, 1).
+  The networks of an ensemble are scaled before they are averaged. Temperatures
+  are (runs, images) or (runs, 1).
   """
   logits = with_ensembles(logits / temperature[..., None], ensembles)
   return jax.vmap(lambda z: _scaled(z, labels, 1.0, slice(None)))(logits)
 
 
 def evaluate(logits, labels):
-  """Computes the library's metrics, with the names and units of rows.
-
-  Also the mean confidence of wrong answers.
-  """
+  """Computes metrics, with the names and units of rows."""
   wrong = jnp.argmax(logits, axis=-1) != labels
   confidence = jnp.max(jax.nn.softmax(logits), axis=-1)
   values = calibration.evaluate(logits, labels)
@@ -303,11 +273,8 @@ def rows(
   evaluated: Evaluated,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
   """Returns the contents of the rows of each run, and of each ensemble."""
-  contents = by_run(train.gather(evaluated.metrics))
-  of_runs = {"weight_norm": evaluated.norms}
-  if evaluated.own is not None:
-    of_runs["temperature_own"] = evaluated.own
-  added = by_run(train.gather(of_runs))
+  contents = by_run(train.gather(evaluated.contents))
+  added = by_run(train.gather(evaluated.of_runs))
   runs, ensembles = contents[: len(added)], contents[len(added) :]
   for content, its in zip(runs, added, strict=True):
     content["metrics"] |= its

@@ -112,8 +112,7 @@ class Group:
   def complete(self) -> None:
     """Trains from the last checkpoint, and writes the rows that are missing.
 
-    If the program fails, at any epoch, it is compiled again without the
-    engine's compiler options, and training resumes from the last checkpoint.
+    If the program fails, resumes with one that has no compiler options.
     """
     try:
       return self._complete()
@@ -177,13 +176,12 @@ class Group:
 
     This happens if a study is evaluated more often than before.
     """
-    epochs = [e for e in self.study.epochs_evaluated() if e <= done]
-    return any(
-      "train" in missing or (epoch < done and missing)
-      for run in {*self.runs} & {*self.study.runs}
-      for epoch in epochs
-      for missing in [self.missing.datasets(run, epoch)]
-    )
+    for epoch in (e for e in self.study.epochs_evaluated() if e <= done):
+      for run in {*self.runs} & {*self.study.runs}:
+        missing = self.missing.datasets(run, epoch)
+        if "train" in missing or (epoch < done and missing):
+          return True
+    return False
 
   def _write_finished(self, eta: Eta, wait: bool) -> bool:
     """Writes the rows of finished epochs; False if every run has diverged.
@@ -197,34 +195,30 @@ class Group:
       epoch, metrics = self.pending.pop(0)
       metrics = train.gather(metrics)
       self.say(f"{self.label}: {self._line(epoch, metrics, eta)}")
-      self._note_diverged(epoch, metrics)
+      contents = [{"metrics": its} for its in evaluate.by_run(metrics)]
+      self._note_diverged(epoch, contents)
       if all(map(self.missing.diverged, self.runs)):
         self.say(f"{self.label}: every run has diverged")
         return False
       if epoch in self.study.epochs_evaluated():
         spent = {"epoch_seconds": eta.epoch}
-        contents = [it | spent for it in _training(metrics)]
-        self._append("train", epoch, contents)
+        contents = [content | spent for content in contents]
+        self._write(self._rows(epoch, "train", contents))
     return True
 
-  def _note_diverged(self, epoch: int, metrics: dict[str, np.ndarray]) -> None:
-    finite = np.isfinite(metrics["loss"]) & np.isfinite(metrics["weight_norm"])
-    contents = zip(self.runs, _training(metrics), finite, strict=False)
-    self._write(
-      self._row(run, epoch, "diverged", content)
-      for run, content, is_finite in contents
-      if not is_finite and not self.missing.diverged(run)
-    )
+  def _note_diverged(self, epoch: int, contents: list[dict[str, Any]]) -> None:
+    measured = lambda row: [row["metrics"][k] for k in ("loss", "weight_norm")]
+    new = self._rows(epoch, "diverged", contents)
+    self._write(row for row in new if not np.all(np.isfinite(measured(row))))
 
   def _own_temperatures(
     self, runs: train.Runs, images, labels, weights: train.Weights
   ) -> jax.Array | None:
     """Returns each run's own temperature (runs,), if the study has them."""
     if self.study.temperatures_of:
-      source = load_study(self.study.temperatures_of)
-      known = tuning.temperatures(source)
-      own = np.array([known[int(s)] for s in train.gather(runs.seed)])
-      return train.put(own.astype(np.float32), self.engine.by_run)
+      known = tuning.temperatures(load_study(self.study.temperatures_of))
+      own = [known[int(seed)] for seed in train.gather(runs.seed)]
+      return train.put(np.array(own, np.float32), self.engine.by_run)
     if runs.own is None:
       return None
     return self.evaluator.temperatures(weights, runs.own, images, labels)
@@ -257,8 +251,7 @@ class Group:
     """Has corrupted images made, in another thread.
 
     Call it after a program has run once: XLA times kernels while it compiles,
-    on an idle machine. Programs that are compiled later wait for the sets: the
-    clean images are then the last in the queue.
+    on an idle machine. Programs that are compiled later wait for the sets.
     """
     self.sets.ask(self.study.datasets(self.study.config.epochs)[2:])
 
@@ -275,9 +268,7 @@ class Group:
       if size <= len(members)
     ]
 
-  def _finish(
-    self, epoch: int, dataset: str, evaluated: evaluate.Evaluated
-  ) -> None:
+  def _finish(self, epoch: int, dataset: str, evaluated) -> None:
     """Writes the rows of one set of images."""
     contents, pooled = evaluate.rows(evaluated)
     if self.options.save_logits:
@@ -292,16 +283,8 @@ class Group:
     ]
     # Ensembles come before the runs: a crash then cuts off rows of runs, which
     # makes all of them again.
-    self._append(dataset, epoch, contents, first=ensembles)
+    self._write([*ensembles, *self._rows(epoch, dataset, contents)])
     self.say(f"{self.label}: evaluated on {dataset}")
-
-  def _append(self, dataset, epoch, contents, first=()) -> None:
-    new = [
-      self._row(run, epoch, dataset, content)
-      for run, content in zip(self.runs, contents, strict=False)
-      if not self.missing.diverged(run)
-    ]
-    self._write([*first, *new])
 
   def _save_logits(self, dataset: str, epoch: int, logits: np.ndarray) -> None:
     if jax.process_index() > 0:
@@ -313,6 +296,14 @@ class Group:
       path = folder / f"{run.method.name}-{run.seed}-{epoch}-{name}.npy"
       with replacing(path) as temporary, temporary.open("wb") as file:
         np.save(file, array)
+
+  def _rows(self, epoch: int, dataset: str, contents) -> list[dict[str, Any]]:
+    """Returns the rows of the runs that have not diverged."""
+    return [
+      self._row(run, epoch, dataset, content)
+      for run, content in zip(self.runs, contents, strict=False)
+      if not self.missing.diverged(run)
+    ]
 
   def _row(self, run: Run, epoch: int, dataset: str, content) -> dict[str, Any]:
     config = self.study.config
@@ -354,10 +345,6 @@ class Group:
       images = config.images * len(self.runs)
       words.append(f"{images / seconds:,.0f} img/s")
     return " · ".join([*words, str(eta)])
-
-
-def _training(metrics: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-  return [{"metrics": its} for its in evaluate.by_run(metrics)]
 
 
 def meet(name: str) -> None:

@@ -55,7 +55,7 @@ def _bytes(tree: Any) -> int:
 
 
 def device_memory() -> int:
-  """Bytes of memory that a device has."""
+  """Returns the bytes of memory that a device has."""
   device = jax.local_devices()[0]
   stats = device.memory_stats() if device.platform != "cpu" else None
   if stats and "bytes_limit" in stats:

@@ -12,19 +12,11 @@ from experiments.rows import Missing, Rows, join
 def merge(
   folders: Sequence[pathlib.Path], output: pathlib.Path
 ) -> tuple[Study, int]:
-  """Writes the rows of several folders to one.
+  """Writes the rows of study folders to one; checkpoints and logits stay.
 
-  Checkpoints and logits stay where they are.
-
-  Args:
-    folders: study folders, of different runs with the same settings.
-    output: folder to write. Rows that it has must be among the others.
-
-  Returns:
-    The study, and the number of its runs that are complete.
-
-  Raises:
-    UserError: if settings differ, a row is in two folders, or a check is wrong.
+  Returns the study, and the number of its runs that are complete. Raises a
+  UserError if settings differ, a row is in two folders, or the output has rows
+  that none of them has.
   """
   study = load_settings(folders[0]).replace(share=(1, 1))
   for folder in folders:

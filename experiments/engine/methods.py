@@ -69,14 +69,13 @@ def _project(method: Method, kinds: Any, at: Any, eps: float, **options: Any):
   if method.where == "none":
     return optax.identity()
   everywhere = method.where == "all"
-  mask = None if everywhere else jax.tree.map(WHERE[method.where], kinds)
   return orthograd(
     renormalize=method.renormalize,
     eps=eps,
     strength=at,
     group_by=method.partition,
     batch_axes=0,
-    mask=mask,
+    mask=None if everywhere else jax.tree.map(WHERE[method.where], kinds),
     **options,
   )
 
@@ -115,15 +114,7 @@ def update(
 ) -> tuple[Any, OptimizerState]:
   """Returns the parameters after a step, and the optimizers' new states.
 
-  Args:
-    method: method of all runs.
-    kinds: as in :func:`init`.
-    grads: gradients of all runs.
-    state: states of the optimizers.
-    params: parameters of all runs.
-    progress: the share of all steps that came before this one.
-    eps: ε of ⊥Grad.
-    **options: as in :func:`init`.
+  `progress` is the share of all steps that came before. `eps` is ⊥Grad's.
   """
   projection = _project(
     method, kinds, strength(method, progress), eps, **options

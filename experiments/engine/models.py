@@ -22,6 +22,7 @@ Array = jax.Array
 # Pixels that one block of a GPU sums for batch norm. More would leave cores
 # idle; fewer would write more partial sums.
 PIXELS_PER_SUM = 256
+MOMENTUM, EPS = 0.1, 1e-5  # of batch norm
 
 
 class Conv(nn.Module):
@@ -44,35 +45,20 @@ class Conv(nn.Module):
     return CONVOLUTIONS[self.method](x, kernel, self.stride)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def normalize(
-  x: Array,
-  scale: Array,
-  bias: Array,
-  weights: Array,
-  eps: float,
-  axis_name: str | None,
+  x: Array, scale: Array, bias: Array, weights: Array, axis_name: str | None
 ) -> tuple[Array, tuple[Array, Array, Array]]:
-  """Normalizes over images and pixels, in float32.
+  """Normalizes (images, rows, columns, features) for each feature, in float32.
 
-  Its own gradient takes two sums over pixels. The derived one takes three.
-
-  Args:
-    x: (images, rows, columns, features).
-    scale: (features,), multiplies the normalized values.
-    bias: (features,), added to them.
-    weights: (images,), 1 or 0, how much an image counts in the statistics.
-    eps: added to the variance.
-    axis_name: the mesh's axis that the batch is split over, if it is.
-
-  Returns:
-    The normalized array, and (mean, variance, number of pixels), which have no
-    gradient.
+  An image counts in the statistics if its entry in `weights` is 1, not 0. Also
+  returns the mean, variance and number of pixels, which have no gradient. Its
+  own gradient takes two sums over pixels. The derived one takes three.
   """
-  return _normalize_forward(x, scale, bias, weights, eps, axis_name)[0]
+  return _normalize_forward(x, scale, bias, weights, axis_name)[0]
 
 
-def _normalize_forward(x, scale, bias, weights, eps, axis_name):
+def _normalize_forward(x, scale, bias, weights, axis_name):
   x32 = x.astype(jnp.float32)
   weighted = x32 * _by_image(weights)
   count = jnp.sum(weights) * (x.shape[1] * x.shape[2])
@@ -82,13 +68,12 @@ def _normalize_forward(x, scale, bias, weights, eps, axis_name):
   total, squares, count = sums
   mean = total / count
   var = jnp.maximum(squares / count - jnp.square(mean), 0)
-  inverse = jax.lax.rsqrt(var + eps)
+  inverse = jax.lax.rsqrt(var + EPS)
   y = _affine(x, mean, scale * inverse, bias)
   return (y, (mean, var, count)), (x, scale, weights, mean, inverse, count)
 
 
-def _normalize_backward(eps, axis_name, kept, gradients):
-  del eps
+def _normalize_backward(axis_name, kept, gradients):
   x, scale, weights, mean, inverse, count = kept
   g = gradients[0].astype(jnp.float32)
   centred = x.astype(jnp.float32) - _by_feature(mean)
@@ -133,15 +118,9 @@ def _sum_pixels(*arrays: Array) -> list[Array]:
 
 
 class BatchNorm(nn.Module):
-  """Batch norm over images and pixels, in float32.
+  """Batch norm over images and pixels, in float32."""
 
-  Attributes:
-    axis_name: the mesh's axis that the batch is split over, if it is.
-  """
-
-  axis_name: str | None = None
-  momentum: float = 0.1
-  eps: float = 1e-5
+  axis_name: str | None = None  # of the mesh, if the batch is split over it
 
   @nn.compact
   def __call__(self, x, mask, train):
@@ -152,18 +131,15 @@ class BatchNorm(nn.Module):
     running_mean = stat("mean", jnp.zeros, (features,))
     running_var = stat("var", jnp.ones, (features,))
     if not train:
-      gain = scale * jax.lax.rsqrt(running_var.value + self.eps)
+      gain = scale * jax.lax.rsqrt(running_var.value + EPS)
       return _affine(x, running_mean.value, gain, bias)
     weights = mask.astype(jnp.float32)
-    normalized: Any = normalize(
-      x, scale, bias, weights, self.eps, self.axis_name
-    )
+    normalized: Any = normalize(x, scale, bias, weights, self.axis_name)
     y, (mean, var, count) = normalized
     if not self.is_initializing():
-      keep = 1 - self.momentum
       unbiased = var * (count / jnp.maximum(count - 1, 1))
-      running_mean.value = keep * running_mean.value + self.momentum * mean
-      running_var.value = keep * running_var.value + self.momentum * unbiased
+      for running, new in ((running_mean, mean), (running_var, unbiased)):
+        running.value = (1 - MOMENTUM) * running.value + MOMENTUM * new
     return y
 
 
@@ -224,27 +200,18 @@ class PreActivationBlock(Block):
 class ResNet(nn.Module):
   """Residual networks for small images.
 
-  Attributes:
-    block: the kind of block. With :class:`BasicBlock`, a norm follows the stem;
-      with :class:`PreActivationBlock`, a norm follows the last block.
-    widths: features of each stage.
-    blocks: blocks of each stage.
-    strides: 1 or 2 for the stem and for each stage; 2 halves the image.
-    stem: features of the first convolution.
-    dtype: dtype of the convolutions.
-    method: one of :data:`convolutions.CONVOLUTIONS`.
-    axis_name: the mesh's axis that a batch is split over, if it is.
-    classes: number of logits.
+  With :class:`BasicBlock`, a norm follows the stem; with
+  :class:`PreActivationBlock`, a norm follows the last block.
   """
 
   block: Callable[..., Any]
-  widths: Sequence[int]
-  blocks: Sequence[int]
-  strides: Sequence[int]
-  stem: int
-  dtype: Any = jnp.float32
-  method: str = "direct"
-  axis_name: str | None = None
+  widths: Sequence[int]  # features of each stage
+  blocks: Sequence[int]  # in each stage
+  strides: Sequence[int]  # of the stem and each stage; 2 halves the image
+  stem: int  # features of the first convolution
+  dtype: Any = jnp.float32  # of the convolutions
+  method: str = "direct"  # one of `convolutions.CONVOLUTIONS`
+  axis_name: str | None = None  # as of `BatchNorm`
   classes: int = 10
 
   @nn.compact
@@ -272,10 +239,9 @@ class ResNet(nn.Module):
 def init(
   model: ResNet, key: Array, shape: tuple[int, ...] = (32, 32, 3)
 ) -> dict[str, Any]:
-  """Initializes as ``model.init`` does, with one draw for all convolutions.
+  """Initializes for images of a shape, with one draw for all convolutions.
 
-  Ten runs of the small network then compile in one second instead of 14. The
-  shape is of an image: rows, columns and channels.
+  Ten runs of the small network then compile in one second instead of 14.
   """
   shapes = jax.eval_shape(model.init, key, jnp.zeros((1, *shape)))
   conv_key, dense_key = jax.random.split(key)
@@ -301,15 +267,14 @@ def init(
 
 
 def kinds(model: ResNet, params: Any) -> Any:
-  """Returns a tree of the kinds of parameters. ⊥Grad acts differently on each.
+  """Returns a tree of the kinds of parameters.
 
   The scale of a kernel followed by batch norm has no effect, so its gradient is
   already orthogonal to it.
   """
   after = model.block is BasicBlock
 
-  def convolutions(layers):
-    return sum(name.startswith("Conv") for name in layers)
+  convolutions = lambda layers: sum(name.startswith("Conv") for name in layers)
 
   def kind(path, _):
     *block, layer, name = (entry.key for entry in path)
@@ -333,12 +298,7 @@ def kinds(model: ResNet, params: Any) -> Any:
 # The models of `registry.MODELS`. Batch norm follows every kernel of ResNet-18
 # but the last layer's. It has 11,173,962 parameters.
 resnet18 = functools.partial(
-  ResNet,
-  BasicBlock,
-  (64, 128, 256, 512),
-  (2, 2, 2, 2),
-  (1, 1, 2, 2, 2),
-  stem=64,
+  ResNet, BasicBlock, (64, 128, 256, 512), (2, 2, 2, 2), (1, 1, 2, 2, 2), 64
 )
 # 36,479,194 parameters.
 wrn28_10 = functools.partial(
@@ -346,5 +306,5 @@ wrn28_10 = functools.partial(
 )
 # 20,186 parameters, of the kind of WRN-28-10, for two cores and two minutes.
 small = functools.partial(
-  ResNet, PreActivationBlock, (16, 32), (1, 1), (2, 2, 2), stem=16
+  ResNet, PreActivationBlock, (16, 32), (1, 1), (2, 2, 2), 16
 )

@@ -31,10 +31,8 @@ from optax import contrib
 
 def _cast() -> optax.GradientTransformation:
   """Casts gradients to the parameters' dtype, so that moments don't round."""
-  cast = lambda g, w: g.astype(w.dtype)
-  return optax.stateless(
-    lambda updates, params: jax.tree.map(cast, updates, params)
-  )
+  cast: Any = lambda g, w: g.astype(w.dtype)
+  return optax.stateless_with_tree_map(cast)
 
 
 def _add_decay(decay: Any) -> optax.GradientTransformation:
@@ -48,39 +46,24 @@ def _add_decay(decay: Any) -> optax.GradientTransformation:
 def sgd(
   decay: Any, momentum: ArrayLike, nesterov: bool = False
 ) -> optax.GradientTransformation:
-  r"""Creates SGD with momentum, and weight decay as part of the gradient.
-
-  .. math::
-    m_t = \mu m_{t-1} + g_t + \lambda w_{t-1}
-
-  As ``torch.optim.SGD``: the direction is :math:`m_t`, or with Nesterov's
-  momentum :math:`g_t + \lambda w_{t-1} + \mu m_t`.
-  """
+  """Creates SGD with momentum and coupled weight decay, as PyTorch's."""
   return optax.chain(
     _cast(), _add_decay(decay), optax.trace(momentum, nesterov)
   )
 
 
 def adamw(decay: Any) -> optax.GradientTransformation:
-  """Creates `AdamW <https://arxiv.org/abs/1711.05101>`_.
-
-  Its weight decay is decoupled. The other settings are optax's defaults.
-  """
+  """Creates `AdamW <https://arxiv.org/abs/1711.05101>`_ as optax's."""
   return optax.chain(_cast(), optax.scale_by_adam(), _add_decay(decay))
 
 
 def lion(decay: Any) -> optax.GradientTransformation:
-  """Creates `Lion <https://arxiv.org/abs/2302.06675>`_.
-
-  The direction is the sign of a momentum, with decoupled weight decay. The
-  other settings are optax's defaults.
-  """
+  """Creates `Lion <https://arxiv.org/abs/2302.06675>`_ as optax's."""
   return optax.chain(_cast(), optax.scale_by_lion(), _add_decay(decay))
 
 
 def _sides(x: Any) -> tuple[int, int]:
-  """Rows and columns of a kernel as a matrix (all inputs, outputs)."""
-  return x.size // x.shape[-1], x.shape[-1]
+  return x.size // x.shape[-1], x.shape[-1]  # all inputs, outputs
 
 
 def _orthogonalize(updates: Any) -> Any:
@@ -114,18 +97,10 @@ def muon(
     u_t = 0.2 \sqrt{\max(\text{rows}, \text{columns})} \;
       \mathrm{NewtonSchulz}_5(g_t + \mu m_t)
 
-  A kernel HWIO counts as a matrix of H·W·I rows and O columns.
-
-  Both share AdamW's learning rate. An orthogonal matrix has entries of root
-  mean square :math:`1 / \sqrt{\max(\text{rows}, \text{columns})}`, so Muon's
-  updates have about 0.2, as AdamW's have in practice. Weight decay is decoupled
-  in both.
-
-  Args:
-    decay: λ, a tree of scalars like the parameters.
-    hidden: a tree of booleans like the parameters, false for the head's. AdamW
-      also takes all leaves of fewer than two axes.
-    momentum: μ, of Muon's momentum, which is Nesterov's.
+  A kernel HWIO counts as a matrix of H·W·I rows and O columns. The root mean
+  square of an update's entries is about 0.2, as AdamW's is in practice, so both
+  share a learning rate. Weight decay is decoupled in both. `hidden` is a tree
+  of booleans; AdamW also takes all leaves of fewer than two axes.
 
   References:
     Jordan et al., `Muon: An optimizer for hidden layers in neural networks
@@ -136,8 +111,7 @@ def muon(
   """
 
   def labels(params):
-    by_muon = lambda x, hidden: hidden and x.ndim > 1
-    label = lambda *args: "muon" if by_muon(*args) else "adam"
+    label = lambda x, hidden: "muon" if hidden and x.ndim > 1 else "adam"
     return jax.tree.map(label, params, hidden)
 
   def match_rms(updates, _):
@@ -161,8 +135,7 @@ DELTA, DECAY_RATIO, EPS = 0.1, 0.1, 1e-8  # of SGDP, as its authors have them
 def _project(w, g, u, channels: int):
   """Projects u off w, column by column, as matrices of `channels` columns.
 
-  Returns:
-    Whether g is nearly orthogonal to w in all columns, and the projected u.
+  Also returns whether g is nearly orthogonal to w in all columns.
   """
   shape = u.shape
   w, g, u = (x.reshape(-1, channels) for x in (w, g, u))
@@ -178,7 +151,7 @@ def _project(w, g, u, channels: int):
 def sgdp(
   decay: Any, momentum: ArrayLike, nesterov: bool = True
 ) -> optax.GradientTransformation:
-  r"""Creates SGDP: SGD that takes no steps along scale-invariant weights.
+  r"""Creates `SGDP <https://arxiv.org/abs/2006.08217>`_.
 
   A kernel counts as scale-invariant if its gradient is nearly orthogonal to
   it: :math:`|\cos(g, w)| < 0.1 / \sqrt{d}` for all of its output channels, of d
@@ -188,12 +161,7 @@ def sgdp(
 
   .. math:: \Pi(u_t) + \frac{\text{ratio}}{1 - \mu} \lambda w_{t-1}
 
-  for SGD's :math:`u_t` without weight decay. The momentum is kept
-  unprojected. Leaves of fewer than two axes are not projected.
-
-  References:
-    Heo et al., `AdamP: Slowing Down the Slowdown for Momentum Optimizers on
-    Scale-invariant Weights <https://arxiv.org/abs/2006.08217>`_, 2021
+  for SGD's :math:`u_t` without weight decay. The momentum is kept unprojected.
   """
   trace = optax.trace(momentum, nesterov)
 

@@ -1,7 +1,6 @@
 """The time and memory that a study takes."""
 
 import collections
-import dataclasses
 import pathlib
 import time
 
@@ -15,12 +14,9 @@ from experiments.engine.group import Options
 
 
 def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
-  """Returns runs, steps, memory, and the time as estimated from a few steps.
-
-  A CPU would compile a large network for minutes, so there is no time for it.
-  """
+  """Returns runs, steps, memory, and the time as estimated from a few steps."""
   stored = rows.Rows(folder / "rows.jsonl", write=False)
-  missing = runner.Missing(study, stored.keys)
+  missing = rows.Missing(study, stored.keys)
   mesh = train.make_mesh(options.batch_devices)
   groups = list(runner.make_groups(study, folder, missing, mesh, options))
   config = study.config
@@ -45,8 +41,9 @@ def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
     f"{memory.device_memory() / 1e9:.1f} GB a device, by {ways}"
   )
   if jax.default_backend() == "cpu" and config.model != "small":
+    # It would compile for minutes.
     return "\n".join([*lines, "a step     not measured: this takes a GPU"])
-  seconds, compiling = measure(study, groups[0], mesh, options)
+  seconds, compiling = measure(study, groups[0], mesh, ways)
   per_run = seconds / len(groups[0])
   total = steps * per_run * sum(map(len, groups))
   lines += [
@@ -57,23 +54,19 @@ def plan(study: Study, folder: pathlib.Path, options: Options) -> str:
   return "\n".join(lines)
 
 
-def measure(study, runs, mesh, options) -> tuple[float, float]:
+def measure(study, runs, mesh, ways) -> tuple[float, float]:
   """Measures a group: seconds of a step, and of compiling."""
   # A CPU may take a second for a step.
   steps = 1 if jax.default_backend() == "cpu" else 8
-  data = study.config.data
-  classes = len(data.classes)
-  small = max(1, steps * study.config.batch_size // classes)
-  small = min(study.config.per_class, small)
-  config = dataclasses.replace(study.config, per_class=small)
+  config, classes = study.config, len(study.config.data.classes)
+  few = max(1, steps * config.batch_size // classes)
+  config = config.replace(per_class=min(config.per_class, few))
   engine = train.Engine(
-    config,
-    diagnostics=study.diagnostics,
-    mesh=mesh,
-    convolutions=options.convolutions,
+    config, diagnostics=study.diagnostics, mesh=mesh, convolutions=ways
   )
   # The time does not depend on the images.
-  images = np.zeros((small * classes, *data.shape), np.uint8)
+  count = (config.per_class + config.calibrate) * classes
+  images = np.zeros((count, *config.data.shape), np.uint8)
   labels = np.arange(len(images), dtype=np.int32) % classes
   placed = engine.place(runs, labels)
   arrays = engine.replicate(images), engine.replicate(labels)

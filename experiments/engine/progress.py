@@ -21,10 +21,9 @@ class Eta:
 
   def tick(self) -> float:
     now = time.monotonic()
-    spent, self.last = now - self.last, now
-    self.times.append(spent)
-    self.left -= 1
-    return spent
+    self.times.append(now - self.last)
+    self.left, self.last = self.left - 1, now
+    return self.times[-1]
 
   def restart(self) -> None:
     """Starts the clock again, after evaluation or a checkpoint."""
@@ -36,7 +35,7 @@ class Eta:
     return float(np.median(self.times[1:])) if len(self.times) > 1 else None
 
   def __str__(self) -> str:
-    """Says how long the rest will take, or how long the first epoch took."""
+    """Returns the time left, or how long the first epoch took."""
     if self.epoch is None:
       return f"{sum(self.times):.0f} s with compilation"
     minutes, seconds = divmod(round(self.left * self.epoch), 60)

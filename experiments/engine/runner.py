@@ -33,14 +33,7 @@ def run_study(
 ) -> pathlib.Path:
   """Makes all rows of a study that its folder lacks.
 
-  Args:
-    study: what to train and evaluate.
-    folder: folder of the study, created if missing.
-    options: how to run it.
-    say: prints progress; by default a line on the terminal.
-
-  Returns:
-    The file of rows.
+  Returns the file of rows. Progress goes to `say`, by default the terminal.
   """
   options, say = options or Options(), say or Progress()
   study.check_images()
@@ -141,8 +134,7 @@ def make_groups(
 ) -> Iterator[list[Run]]:
   """Yields the runs that lack rows, in groups that train together.
 
-  A group that has checkpoints is left unchanged, even if another study that
-  shares the folder began it.
+  A group with checkpoints stays the same, even if another study began it.
   """
   taken: set[Run] = set()
   for runs in begun(study, folder):

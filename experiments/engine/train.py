@@ -54,14 +54,14 @@ class Runs(NamedTuple):
 
 
 class Weights(NamedTuple):
-  """Weights of a network. The first axis of each array is the run."""
+  """The variables of `models.ResNet`. Each array's first axis is the run."""
 
   params: Any
   batch_stats: Any
 
 
 class State(NamedTuple):
-  """What a step changes. The first axis of each array is the run."""
+  """What a step changes."""
 
   weights: Weights
   optimizer: methods.OptimizerState
@@ -103,11 +103,13 @@ def choose_convolutions(name: str, config: Config) -> str:
       "convolutions is 'pallas', which needs an Ampere or Hopper GPU and a jax "
       "with Pallas' Triton backend. Use auto."
     )
-  if name in CONVOLUTIONS:
-    return name
+  known = ["auto", *CONVOLUTIONS]
+  if name not in known:
+    raise ValueError(
+      f"convolutions is {name!r}, but must be one of {', '.join(known)}."
+    )
   if name != "auto":
-    known = ", ".join(["auto", *CONVOLUTIONS])
-    raise ValueError(f"convolutions is {name!r}, but must be one of {known}.")
+    return name
   if not on_gpu or config.model == "small":
     # On a CPU, XLA's convolutions are slow in loops. TPUs were not measured.
     return "patches"
@@ -116,16 +118,14 @@ def choose_convolutions(name: str, config: Config) -> str:
 
 
 def wants_determinism() -> bool:
-  """Returns whether XLA_FLAGS asks for deterministic operations."""
   return "deterministic_ops" in os.environ.get("XLA_FLAGS", "")
 
 
 def compiler_options() -> dict[str, str]:
   """Returns the entries of :data:`COMPILER_OPTIONS` to compile with.
 
-  There are none without a GPU, or if XLA_FLAGS asks for deterministic
-  operations. Options that XLA_FLAGS sets, and options that the installed
-  compiler rejects, are left out.
+  Entries that XLA_FLAGS sets or that the installed compiler rejects are left
+  out: all of them without a GPU, or with deterministic operations.
   """
   options = {}
   if jax.default_backend() == "gpu" and not wants_determinism():
@@ -135,12 +135,6 @@ def compiler_options() -> dict[str, str]:
           jax.jit(lambda: 0, compiler_options={name: value})()
           options[name] = value
   return options
-
-
-def precision(config: Config) -> contextlib.AbstractContextManager:
-  """Returns a context with the config's precision of float32 products."""
-  exact = config.precision == "float32"
-  return jax.default_matmul_precision("highest" if exact else "default")
 
 
 def make_model(config: Config, convolutions: str) -> models.ResNet:
@@ -173,14 +167,7 @@ def normalize(images: jax.Array, data: datasets.Dataset) -> jax.Array:
 def crop(images, index, offset, flip):
   """Selects images, shifts them into a black border, and mirrors some.
 
-  Args:
-    images: (all, rows, columns, channels).
-    index: (n,), the images to select.
-    offset: (n, 2), down and right.
-    flip: (n,), whether to mirror.
-
-  Returns:
-    Images (n, rows, columns, channels).
+  Images are (all, rows, columns, channels); the rest is as in :class:`Batch`.
   """
   height, width = images.shape[1:3]
   rows = jnp.arange(height)[None] + offset[:, :1]
@@ -224,14 +211,8 @@ def batches(run: Runs, epoch: Any, size: int, data: datasets.Dataset) -> Batch:
 class Engine:
   """The compiled programs for groups of runs of one config.
 
-  Attributes:
-    config: the recipe of the runs.
-    diagnostics: whether an epoch also returns how much of the gradient is along
-      the weights, by kind of parameter.
-    mesh: has axes `run` and `batch`.
-    convolutions: a key of `convolutions.CONVOLUTIONS`.
-    options: compiler options of the training program.
-    kinds: the kind of each parameter, a tree like the parameters.
+  With `diagnostics`, an epoch also returns how much of the gradient is along
+  the weights, by kind of parameter.
   """
 
   def __init__(
@@ -252,65 +233,65 @@ class Engine:
         f"batch_size is {config.batch_size}, but must be a multiple of the "
         f"{self.parts} devices that share a batch."
       )
-    shapes = jax.eval_shape(
-      functools.partial(models.init, self.model, shape=config.data.shape),
-      jax.random.key(0),
-    )
-    self.kinds = models.kinds(self.model, shapes["params"])
+    init = lambda: models.init(self.model, jax.random.key(0), config.data.shape)
+    self.kinds = models.kinds(self.model, jax.eval_shape(init)["params"])
     self.by_run = NamedSharding(self.mesh, P("run"))
-    self.everywhere = NamedSharding(self.mesh, P())
-    self.shard = functools.partial(
-      jax.shard_map, mesh=self.mesh, check_vma=False
-    )
-    self.init = jax.jit(
-      self.shard(self._init, in_specs=P("run"), out_specs=P("run")),
-      out_shardings=self.by_run,
-    )
-    self._sharded_epoch = self.shard(
-      self._epoch,
-      in_specs=(P("run"), P("run"), P(), P(), P()),
-      out_specs=P("run"),
+    self.init = self.jit(
+      self._init, P("run"), P("run"), out_shardings=self.by_run
     )
     self.set_options(compiler_options())
 
   def set_options(self, options: dict[str, str]) -> None:
     """Sets the compiler options; the next epoch compiles again."""
     self.options = options
-    self.epoch = jax.jit(
-      self._sharded_epoch,
+    self.epoch = self.jit(
+      self._epoch,
+      (P("run"), P("run"), P(), P(), P()),
+      P("run"),
       donate_argnums=0,
       out_shardings=self.by_run,
       compiler_options=options or None,
     )
 
-  def place(self, runs: Sequence[Run], labels: np.ndarray) -> Runs:
-    """Puts the runs on the devices, the same number on each.
+  def jit(self, function: Any, inputs: Any, outputs: Any, **options: Any):
+    """Compiles a function of shards, in the config's precision of products."""
+    exact = self.config.precision == "float32"
+    precise = jax.default_matmul_precision("highest" if exact else "default")
+    sharded = jax.shard_map(
+      precise(function),
+      mesh=self.mesh,
+      in_specs=inputs,
+      out_specs=outputs,
+      check_vma=False,
+    )
+    return jax.jit(sharded, **options)
 
-    Args:
-      runs: runs of one structure. The last is repeated to fill the devices.
-      labels: labels of the training images.
+  def place(self, runs: Sequence[Run], labels: np.ndarray) -> Runs:
+    """Puts runs of one structure on the devices, the same number on each.
+
+    The last run is repeated to fill the devices. The labels are of all training
+    images.
     """
-    size = self.mesh.shape["run"]
+    config, size = self.config, self.mesh.shape["run"]
     runs = [*runs, *[runs[-1]] * (-len(runs) % size)]
-    config, seeds = self.config, [run.seed for run in runs]
-    stack = lambda x: np.stack([x[seed] for seed in seeds]).astype(np.int32)
-    drawn = {seed: draw_images(config, labels, seed) for seed in set(seeds)}
-    subset = {seed: train for seed, (train, _) in drawn.items()}
-    own = {seed: own for seed, (_, own) in drawn.items()}
-    noisy = {s: noisy_labels(config, labels, s, subset[s]) for s in subset}
+    seeds = [run.seed for run in runs]
     resolved = [run.method.resolve(config) for run in runs]
+    drawn = [draw_images(config, labels, seed) for seed in seeds]
+    subset, own = (np.array(x, np.int32) for x in zip(*drawn, strict=True))
+    pairs = zip(seeds, subset, strict=True)
+    noisy = np.array([noisy_labels(config, labels, *pair) for pair in pairs])
     arrays = Runs(
       seed=np.array(seeds, np.int32),
       method=jax.tree.map(lambda *x: np.array(x, np.float32), *resolved),
-      subset=stack(subset),
-      labels=stack(noisy) if config.label_noise else None,
-      own=stack(own) if config.calibrate else None,
+      subset=subset,
+      labels=noisy if config.label_noise else None,
+      own=own if config.calibrate else None,
     )
     return jax.tree.map(lambda x: put(x, self.by_run), arrays)
 
   def replicate(self, array: Any) -> jax.Array:
     """Returns the same array on every device."""
-    return put(np.asarray(array), self.everywhere)
+    return put(np.asarray(array), NamedSharding(self.mesh, P()))
 
   def _init(self, runs: Runs) -> State:
     def init(seed):
@@ -324,12 +305,8 @@ class Engine:
     averaged = runs.method.wrapper == "average"
     return State(weights, optimizer, weights if averaged else None)
 
-  def _epoch(self, state, runs, epoch, images, labels):
+  def _epoch(self, state: State, runs: Runs, epoch, images, labels):
     """Trains an epoch. Returns the runs' states, losses and accuracies."""
-    with precision(self.config):
-      return self._steps(state, runs, epoch, images, labels)
-
-  def _steps(self, state: State, runs: Runs, epoch, images, labels):
     config, method = self.config, runs.method
     gradients = functools.partial(self._gradients, images=images)
     if runs.labels is not None:
@@ -338,8 +315,9 @@ class Engine:
 
     def step(state: State, now):
       number, batch = now
-      outputs = jax.vmap(gradients, axes)(method, state.weights, batch, labels)
-      grads, batch_stats, sums = outputs
+      grads, batch_stats, sums = jax.vmap(gradients, axes)(
+        method, state.weights, batch, labels
+      )
       grads, sums = jax.lax.psum((grads, sums), "batch")
       params, optimizer = methods.update(
         method,
@@ -354,10 +332,8 @@ class Engine:
       weights, average = Weights(params, batch_stats), state.average
       if average is not None:
         average = methods.average(method, average, weights, number)
-      return State(weights, optimizer, average), (
-        *sums,
-        self._radial(optimizer),
-      )
+      outputs = *sums, self._radial(optimizer)
+      return State(weights, optimizer, average), outputs
 
     plan = jax.vmap(
       lambda run: batches(run, epoch, config.batch_size, config.data),
@@ -377,8 +353,6 @@ class Engine:
 
   def _radial(self, optimizer: methods.OptimizerState) -> dict[str, jax.Array]:
     """Returns the share of ‖g‖² along w at the last step, by parameter kind."""
-    if not self.diagnostics:
-      return {}
     cosines = optax.tree.get(optimizer.orthograd, "cosine", {})
     by_kind: dict[str, list[jax.Array]] = {}
     for path, kind in flatten_dict(self.kinds, sep="/").items():
@@ -387,11 +361,10 @@ class Engine:
     return {k: jnp.mean(jnp.stack(xs), axis=0) for k, xs in by_kind.items()}
 
   def _gradients(self, method, weights: Weights, batch: Batch, labels, images):
-    """Computes one run's gradients, from this device's part of the batch.
+    """Returns gradients, new statistics, and sums of losses and right answers.
 
-    Returns:
-      Gradients, new running statistics, and sums of losses and right answers.
-      The caller sums all but the statistics over the devices.
+    They are of one run, from this device's part of the batch. The caller sums
+    all but the statistics over the devices.
     """
     x, mask, targets = self._examples(batch, images, labels)
     valid = mask.astype(jnp.float32)
@@ -454,8 +427,7 @@ def draw_images(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Draws a run's images, the same number of each class, by the seed.
 
-  Returns:
-    Indices of the images to train on, and to fit a temperature on.
+  Returns the indices of those to train on and to fit a temperature on.
   """
   block, fold = divmod(seed, config.seeds_per_subset)
   per_class = config.per_class + config.calibrate

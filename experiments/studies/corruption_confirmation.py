@@ -4,11 +4,10 @@ Takes 10 minutes on one H200. See PLAN.md.
 """
 
 from experiments import datasets
-from experiments.config import Config, Study
+from experiments.config import Study
 
 STUDY = Study(
   name="corruption_confirmation",
-  config=Config(),
   outcome="corrupted_accuracy",
   seeds=20,
   first_seed=20,

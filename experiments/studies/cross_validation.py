@@ -5,14 +5,12 @@ the images of seed s, each without another fifth. T is fitted on that fifth.
 """
 
 from experiments.studies import held_out_temperature
-from experiments.studies.held_out_temperature import SGD
 
 STUDY = held_out_temperature.STUDY.replace(
   name="cross_validation",
   config=held_out_temperature.STUDY.config.replace(
     per_class=400, calibrate=100, seeds_per_subset=5
   ),
-  methods=(SGD,),
   seeds=50,
   first_seed=2000,
   corruptions=(),

@@ -6,11 +6,9 @@ Has as many steps as `schedules`, and takes 5 minutes on one H200. See PLAN.md,
 
 from experiments.config import Config
 from experiments.studies import schedules
-from experiments.studies.schedules import COSINE, ORTHOGRAD_COSINE
 
-STUDY = schedules.STUDY.replace(
+STUDY = schedules.STUDY.comparing(
+  (schedules.COSINE, schedules.ORTHOGRAD_COSINE),
   name="data_1_percent",
   config=Config(per_class=50, epochs=988),  # 8 steps each: 7,904, not 7,900
-  methods=(COSINE, ORTHOGRAD_COSINE),
-  pairs=((COSINE.name, ORTHOGRAD_COSINE.name),),
 )

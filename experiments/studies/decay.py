@@ -14,20 +14,17 @@ _none, _little, _much = (
 )
 # By weight decay; COSINE's is 5e-4.
 _plain = (_none, _little, COSINE, _much)
+_projected = tuple(map(with_orthograd, _plain))
 _heads = tuple(
   COSINE.replace(name=f"head_decay_{times:g}", head_decay=times)
   for times in (4.0, 16.0)
 )
-_projected = tuple(map(with_orthograd, _plain))
-# ⊥Grad beside SGD, at each weight decay.
-LEVELS = tuple(
-  (a.name, b.name) for a, b in zip(_plain, _projected, strict=True)
-)
-HEADS = tuple(head.name for head in _heads)
 
-STUDY = schedules.STUDY.replace(
+STUDY = schedules.STUDY.comparing(
+  # ⊥Grad beside SGD, at each weight decay.
+  *zip(_plain, _projected, strict=True),
+  *((ORTHOGRAD_COSINE, head) for head in _heads),
   name="decay",
   models_of="schedules",
   methods=(*_plain, *_projected, *_heads),
-  pairs=(*LEVELS, *((ORTHOGRAD_COSINE.name, head) for head in HEADS)),
 )

@@ -13,12 +13,10 @@ _plain = (
 )
 _projected = tuple(map(with_orthograd, _plain))
 
-STUDY = extended.STUDY.replace(
+STUDY = extended.STUDY.comparing(
+  *zip(_plain, _projected, strict=True),
   name="extended_screen",
   methods=(*_plain, *_projected),
-  pairs=tuple(
-    (a.name, b.name) for a, b in zip(_plain, _projected, strict=True)
-  ),
   seeds=1,
   first_seed=5,
   evaluate_every=100,

@@ -18,13 +18,7 @@ _plain = tuple(
 _projected = tuple(map(with_orthograd, _plain))
 
 STUDY = Study(
-  name="map",
-  config=Config(reserve=True),
-  methods=(*_plain, *_projected),
-  pairs=tuple(
-    (a.name, b.name) for a, b in zip(_plain, _projected, strict=True)
-  ),
-  outcome="loss",
-  seeds=3,
-  first_seed=600,
+  "map", Config(reserve=True), outcome="loss", seeds=3, first_seed=600
+).comparing(
+  *zip(_plain, _projected, strict=True), methods=(*_plain, *_projected)
 )

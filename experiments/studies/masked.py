@@ -10,9 +10,6 @@ _masked = ORTHOGRAD_COSINE.replace(
   name=f"{ORTHOGRAD_COSINE.name}_unnormed", where="unnormed"
 )
 
-STUDY = schedules.STUDY.replace(
-  name="masked",
-  models_of="schedules",
-  methods=(ORTHOGRAD_COSINE, _masked),
-  pairs=((ORTHOGRAD_COSINE.name, _masked.name),),
+STUDY = schedules.STUDY.comparing(
+  (ORTHOGRAD_COSINE, _masked), name="masked", models_of="schedules"
 )

@@ -26,12 +26,10 @@ ALTERNATIVES = tuple(
 )
 _projected = tuple(map(with_orthograd, ALTERNATIVES))
 
-STUDY = schedules.STUDY.replace(
+STUDY = schedules.STUDY.comparing(
+  (COSINE, ORTHOGRAD_COSINE),
+  *zip(ALTERNATIVES, _projected, strict=True),
   name="methods",
   models_of="schedules",
   methods=(COSINE, ORTHOGRAD_COSINE, *ALTERNATIVES, *_projected),
-  pairs=(
-    (COSINE.name, ORTHOGRAD_COSINE.name),
-    *((a.name, b.name) for a, b in zip(ALTERNATIVES, _projected, strict=True)),
-  ),
 )

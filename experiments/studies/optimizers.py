@@ -15,22 +15,17 @@ _TUNED = {
 }
 
 
-def _pairs():
-  for name, settings in _TUNED.items():
-    plain, projected = (
-      METHODS[name].replace(
-        schedule="cosine", learning_rate=rate, weight_decay=decay
-      )
-      for rate, decay in settings
-    )
-    yield plain, with_orthograd(projected)
+def _at(name, rate, decay):
+  return METHODS[name].replace(
+    schedule="cosine", learning_rate=rate, weight_decay=decay
+  )
 
 
-_pairs_of_methods = tuple(_pairs())
-
-STUDY = schedules.STUDY.replace(
+STUDY = schedules.STUDY.comparing(
+  *(
+    (_at(name, *plain), with_orthograd(_at(name, *projected)))
+    for name, (plain, projected) in _TUNED.items()
+  ),
   name="optimizers",
   models_of="schedules",
-  methods=tuple(method for pair in _pairs_of_methods for method in pair),
-  pairs=tuple((a.name, b.name) for a, b in _pairs_of_methods),
 )

@@ -11,9 +11,9 @@ from experiments.tuning import named
 
 # Learning rates, and weight decays, which are multiplied by the former.
 GRIDS = {
-  "adamw": itertools.product((1e-3, 3e-3), (0.05, 0.5)),
-  "lion": itertools.product((1e-4, 3e-4), (0.5, 5.0)),
-  "muon": itertools.product((1e-3, 3e-3), (0.05, 0.5)),
+  "adamw": ((1e-3, 3e-3), (0.05, 0.5)),
+  "lion": ((1e-4, 3e-4), (0.5, 5.0)),
+  "muon": ((1e-3, 3e-3), (0.05, 0.5)),
 }
 # The best were at an edge: a step beyond it, without ⊥Grad and with it.
 BEYOND = {
@@ -24,17 +24,14 @@ BEYOND = {
 
 
 def _methods():
-  for name, grid in GRIDS.items():
+  for name, (plain, projected) in BEYOND.items():
     base = METHODS[name].replace(schedule="cosine")
-    make = lambda rate, decay, base=base: named(
-      base, learning_rate=rate, weight_decay=decay
-    )
-    first = list(itertools.starmap(make, grid))
-    plain, projected = (
-      list(itertools.starmap(make, more)) for more in BEYOND[name]
-    )
-    yield from [*first, *plain]
-    yield from map(with_orthograd, [*first, *projected])
+    first = list(itertools.product(*GRIDS[name]))
+    for rate, decay in (*first, *plain):
+      yield named(base, learning_rate=rate, weight_decay=decay)
+    for rate, decay in (*first, *projected):
+      method = named(base, learning_rate=rate, weight_decay=decay)
+      yield with_orthograd(method)
 
 
 STUDY = Study(

@@ -8,9 +8,9 @@ from experiments.config import SGD, Study, with_orthograd
 from experiments.tuning import named
 
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
-COSINE = SGD.replace(schedule="cosine")
-
-_plain = tuple(named(COSINE, learning_rate=rate) for rate in RATES)
+_plain = tuple(
+  named(SGD.replace(schedule="cosine"), learning_rate=rate) for rate in RATES
+)
 STUDY = Study(
   name="pilot_rates",
   methods=(*_plain, *map(with_orthograd, _plain)),

@@ -13,10 +13,8 @@ ORTHOGRAD_COSINE = with_orthograd(COSINE)
 
 STUDY = Study(
   name="schedules",
-  methods=(SGD, ORTHOGRAD, COSINE, ORTHOGRAD_COSINE),
-  pairs=(("sgd", "orthograd"), ("cosine", "orthograd_cosine")),
   seeds=10,
   first_seed=100,
   corruptions=datasets.CORRUPTIONS,
   ensembles=(5,),
-)
+).comparing((SGD, ORTHOGRAD), (COSINE, ORTHOGRAD_COSINE))

@@ -16,11 +16,8 @@ _parts = (
   ORTHOGRAD_COSINE.replace(name="ramped_out", strength_at_end=0.0),
 )
 
-STUDY = schedules.STUDY.replace(
+STUDY = schedules.STUDY.comparing(
+  *((COSINE, method) for method in (ORTHOGRAD_COSINE, *_parts)),
   name="strength",
   models_of="schedules",
-  methods=(COSINE, ORTHOGRAD_COSINE, *_parts),
-  pairs=tuple(
-    (COSINE.name, method.name) for method in (ORTHOGRAD_COSINE, *_parts)
-  ),
 )

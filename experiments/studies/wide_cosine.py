@@ -8,12 +8,10 @@ from experiments.studies import schedules, wide
 
 # The learning rate of the network's own paper.
 COSINE = schedules.COSINE.replace(learning_rate=0.1)
-ORTHOGRAD_COSINE = with_orthograd(COSINE)
 
-STUDY = schedules.STUDY.replace(
+STUDY = schedules.STUDY.comparing(
+  (COSINE, with_orthograd(COSINE)),
   name="wide_cosine",
   config=wide.STUDY.config,
-  methods=(COSINE, ORTHOGRAD_COSINE),
-  pairs=((COSINE.name, ORTHOGRAD_COSINE.name),),
   seeds=5,
 )

@@ -122,7 +122,7 @@ def test_corrupted_images_are_made_while_it_trains(
 
   def ask(sets, names, _ask=evaluate.Sets.ask):
     events.append(("ask", names))
-    _ask(sets, names)
+    return _ask(sets, names)
 
   monkeypatch.setattr(evaluate.Sets, "ask", ask)
   study = tiny.STUDY.override(

@@ -8,8 +8,7 @@ from tiny import write
 
 from experiments import __main__ as command_line
 from experiments import config, rows
-from experiments.cli import studies
-from experiments.cli.command import given, make_parser
+from experiments.cli.parser import without_cluster
 from experiments.engine import merging
 from experiments.files import UserError
 from experiments.studies import quick
@@ -73,11 +72,9 @@ def test_folders_that_do_not_belong_together(folders, tmp_path):
 
 
 def test_a_job_gets_the_options_of_the_command():
-  words = ["--set=seeds=3", "--set=epochs=2", "--logits", "--group-size=2"]
-  parser = make_parser("", "", {"data": ("", "")})
-  args = parser.parse_args(["run", "quick", *words, "--output=x"])
-  options = (studies.SET, *studies.RUN_OPTIONS)
-  assert sorted(given(args, options)) == sorted(words)
+  words = ["run", "quick", "--set", "seeds=3", "--logits", "--group-size=2"]
+  cluster = ["--jobs=2", "--cluster", "slurm", "--sbatch", "mem=16G"]
+  assert without_cluster([*words[:2], *cluster, *words[2:]]) == words
 
 
 @pytest.mark.parametrize(

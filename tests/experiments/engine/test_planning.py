@@ -27,7 +27,7 @@ def test_plan(tmp_path, monkeypatch, capsys):
     monkeypatch,
     capsys,
     *("plan", "quick", "--output", tmp_path, "--set", "batch_size=16"),
-    *("--set", "per_class=7", "--set", "seeds=2"),
+    *("--set", "per_class=7", "--set", "seeds=2", "--set", "calibrate=2"),
   )
   assert "runs       4, 0 complete" in planned
   assert "ms a run" in planned and "GB" in planned

@@ -123,7 +123,7 @@ def test_the_table_of_the_answer(pages, runs, ask):
       for method in pair
     )
     seeds = [seed for seed in seeds if has(seed)]
-    cells = lines[label]
+    _, *cells = lines[label]
     assert cells[4] == str(len(seeds)), label
     for cell, metric, part in zip(
       cells[:4],
@@ -140,7 +140,7 @@ def test_the_table_of_the_answer(pages, runs, ask):
 
 def test_the_words_of_the_answer_follow_from_the_table(pages):
   for label, cells in lines_of_the_answer(pages["README"]).items():
-    loss, ece, after, _, _, use = cells
+    use, loss, ece, after, _, _ = cells
     sign = lambda it: it.endswith("*") * (1 if it[0] == "+" else -1)
     without = sign(loss) < 0 or sign(ece) < 0
     assert (use == "no") == (not without and sign(after) >= 0), label
