@@ -1,13 +1,9 @@
 """Grokking, the task that ⊥Grad was made for: PLAN.md, studies 11 and 20.
 
-A network memorizes sums mod 113 first, and generalizes long after.
-
-    python -m experiments grokking            four arms, 500 steps
-    python -m experiments grokking --rates    three learning rates, 2,000 steps
-
 A ReLU network without biases learns a + b mod 113 from 40 % of all pairs, full
 batch, as in Prieto et al, "Grokking at the Edge of Numerical Stability", 2025.
-All arms share a seed's pairs and initial weights.
+It memorizes the pairs first, and generalizes long after. All arms share a
+seed's pairs and initial weights.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,29 +29,19 @@ TUNED = 8.0  # AdamW's weight decay, chosen by the pilot
 GOAL = 99.0  # % of the test pairs
 
 Params = Any  # a list of three arrays; optax has a wider type
-Rows = Iterable[Mapping[str, Any]]
-Steps = Sequence[int] | np.ndarray
+Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """The settings that all arms share.
+  """The settings that all arms share."""
 
-  Attributes:
-    modulus: modulus of the sums; there are modulus² pairs.
-    train_share: share of the pairs; the others are the test pairs.
-    width: width of both hidden layers.
-    learning_rate: AdamW's. Its betas are 0.9 and 0.999, its eps is 1e-8.
-    steps: steps of the full batch.
-    evaluate_every: steps between two evaluations.
-  """
-
-  modulus: int = 113
-  train_share: float = 0.4
-  width: int = 200
-  learning_rate: float = 0.01
-  steps: int = 500
-  evaluate_every: int = 5
+  modulus: int = 113  # of the sums of modulus² pairs
+  train_share: float = 0.4  # of the pairs; the others are the test pairs
+  width: int = 200  # of both hidden layers
+  learning_rate: float = 0.01  # AdamW's, with betas 0.9, 0.999 and eps 1e-8
+  steps: int = 500  # of the full batch
+  evaluate_every: int = 5  # steps
 
   def __post_init__(self):
     if self.steps < 1 or self.steps % self.evaluate_every:
@@ -81,7 +67,7 @@ class Arm(NamedTuple):
 
   @property
   def key(self) -> str:
-    """Returns the arm's name in rows, under `method`."""
+    """Returns the method's name in rows."""
     name = "orthograd_adamw" if self.orthograd else "adamw"
     name += f"_decay_{self.weight_decay:g}" if self.weight_decay else ""
     return f"{name}_stablemax" if self.stablemax else name
@@ -144,18 +130,13 @@ def logits(params: Params, pairs: jax.Array) -> jax.Array:
   return jax.nn.relu(jax.nn.relu(hidden) @ second) @ last
 
 
-def losses(logits: jax.Array, labels: jax.Array, stablemax: Any) -> jax.Array:
-  """Returns the loss of each pair."""
-  entropy = optax.losses.softmax_cross_entropy_with_integer_labels
-  stable = calibration.stablemax_cross_entropy
-  return jnp.where(stablemax, stable(logits, labels), entropy(logits, labels))
-
-
 def loss(
   params: Params, pairs: jax.Array, modulus: int, stablemax: Any = False
 ) -> jax.Array:
   its, labels = logits(params, pairs), sums(pairs, modulus)
-  return losses(its, labels, stablemax).mean()
+  stable = calibration.stablemax_cross_entropy(its, labels)
+  entropy = optax.losses.softmax_cross_entropy_with_integer_labels
+  return jnp.where(stablemax, stable, entropy(its, labels)).mean()
 
 
 def measure(
@@ -185,10 +166,8 @@ def optimizer(recipe: Recipe, arm: Arm) -> optax.GradientTransformation:
 
 
 @functools.partial(jax.jit, static_argnames="recipe")
-@functools.partial(jax.vmap, in_axes=(None, 0, 0, 0, 0))
-def advance(
-  recipe: Recipe, params, state, data: Pairs, arm: Arm
-) -> tuple[Params, Any, dict[str, Any]]:
+@functools.partial(jax.vmap, in_axes=(None, 0, 0, 0))
+def advance(recipe: Recipe, carry, data: Pairs, arm: Arm):
   """Trains every run up to the next evaluation, and evaluates it."""
   tx = optimizer(recipe, arm)
 
@@ -198,9 +177,8 @@ def advance(
     updates, state = tx.update(grads, state, params)
     return (optax.apply_updates(params, updates), state), None
 
-  carry = params, state
-  (params, state), _ = jax.lax.scan(step, carry, length=recipe.evaluate_every)
-  return params, state, measure(params, data, recipe.modulus, arm.stablemax)
+  carry, _ = jax.lax.scan(step, carry, length=recipe.evaluate_every)
+  return carry, measure(carry[0], data, recipe.modulus, arm.stablemax)
 
 
 def train(
@@ -213,15 +191,12 @@ def train(
   arms = jax.tree.map(
     lambda *x: np.array(x, np.float32), *(run.arm for run in runs)
   )
-  state = jax.vmap(lambda params, arm: optimizer(recipe, arm).init(params))(
-    params, arms
-  )
-  steps = range(0, recipe.steps, recipe.evaluate_every)
-  eta = Eta(len(steps))
-  for before in steps:
-    step = before + recipe.evaluate_every
+  start = lambda params, arm: (params, optimizer(recipe, arm).init(params))
+  carry, every = jax.vmap(start)(params, arms), recipe.evaluate_every
+  eta = Eta(recipe.steps // every)
+  for step in range(every, recipe.steps + 1, every):
     with jax.default_matmul_precision("float32"):
-      params, state, measured = advance(recipe, params, state, data, arms)
+      carry, measured = advance(recipe, carry, data, arms)
     measured = jax.device_get(measured)
     eta.tick()
     say(
@@ -235,43 +210,35 @@ def train(
 
 def task(study: str, recipe: Recipe) -> Task:
   """Returns the task of a study. With the full batch, a step is an epoch."""
-  return Task(
-    study,
-    f"addition mod {recipe.modulus}",
-    dataclasses.asdict(recipe),
-    recipe.steps,
-    functools.partial(train, recipe),
-    at_once=10,
-  )
+  its, dataset = dataclasses.asdict(recipe), f"addition mod {recipe.modulus}"
+  return Task(study, dataset, its, functools.partial(train, recipe), at_once=10)
 
 
-def run(
-  folder: pathlib.Path, recipe: Recipe, seeds: Iterable[int] = SEEDS
-) -> list[dict[str, Any]]:
+def run(folder: pathlib.Path, recipe: Recipe, seeds: Iterable[int]) -> Rows:
   """Trains the runs that a folder lacks, arm by arm. Returns their rows."""
   runs = [Run(arm, seed) for arm in ARMS for seed in seeds]
   return task(STUDY, recipe).rows(folder, runs)
 
 
 def run_rates(
-  folder: pathlib.Path, recipe: Recipe, seeds: Iterable[int] = RATES_SEEDS
-) -> list[dict[str, Any]]:
+  folder: pathlib.Path, recipe: Recipe, seeds: Iterable[int]
+) -> Rows:
   """Chooses weight decays at a learning rate, and trains all arms with them.
 
   The weight decay with the fewest steps to 99 % is chosen, for AdamW and for
   ⊥AdamW. Returns the rows at this learning rate.
   """
 
-  def steps(rows: Rows, arm: Arm) -> float | None:
-    counts = steps_to_goal(rows, arm, recipe).values()
-    return float(np.mean(list(counts))) if counts else None
+  def mean_steps(rows: Rows) -> dict[str, float]:
+    each = steps_to_goal(rows, recipe).items()
+    return {arm.key: float(np.mean(list(its.values()))) for arm, its in each}
 
   tuned = task(RATES_PILOT, recipe).tune(
     folder,
     {False: DECAYS, True: DECAYS},
     lambda orthograd, setting: Arm(orthograd, setting[0]),
     RATES_PILOT_SEEDS,
-    steps,
+    mean_steps,
   )
   arms = ADAMW, ORTHOGRAD, *tuned, STABLEMAX
   runs = [Run(arm, seed) for arm in arms for seed in seeds]
@@ -290,61 +257,61 @@ def run_and_describe(
     How many seeds of each arm reach 99 %, and their median steps; then the
     tests of PLAN.md, with Holm's adjustment over all of them.
   """
-  lines, p_values = [], {}
+  train_all, its_seeds = (run_rates, RATES_SEEDS) if rates else (run, SEEDS)
+  steps = steps or (RATES_STEPS if rates else Recipe().steps)
+  goals, lines = {}, []
   for rate in RATES if rates else (Recipe().learning_rate,):
-    recipe = Recipe(
-      learning_rate=rate, steps=steps or (RATES_STEPS if rates else 500)
-    )
-    train_all, its_seeds = (run_rates, RATES_SEEDS) if rates else (run, SEEDS)
+    recipe = Recipe(learning_rate=rate, steps=steps)
     rows = train_all(folder, recipe, seeds or its_seeds)
-    arms = dict.fromkeys(Arm(**row["settings"]) for row in rows)
-    goal = {arm: steps_to_goal(rows, arm, recipe) for arm in arms}
-    for arm, its in goal.items():
-      reached = sum(step <= recipe.steps for step in its.values())
+    goals[rate] = steps_to_goal(rows, recipe)
+    for arm, its in goals[rate].items():
+      reached = sum(step <= steps for step in its.values())
       lines.append(
         f"rate {rate:g}, {arm.key}: {reached} of {len(its)} seeds reach 99 %, "
-        f"median {np.median(list(its.values())):g} of {recipe.steps} steps"
+        f"median {np.median(list(its.values())):g} of {steps} steps"
       )
-    for name, p in tests(goal, recipe.steps).items():
-      p_values[f"rate {rate:g}, {name}"] = p
-  holm = stats.holm(list(p_values.values()))
-  lines += [f"{k}: p {p:.4f}" for k, p in zip(p_values, holm, strict=True)]
+  for (rate, name), (_, p) in tests(goals, steps).items():
+    lines.append(f"rate {rate:g}, {name}: p {p:.4f}")
   return "\n".join(lines)
 
 
 def tests(
-  goal: Mapping[Arm, Mapping[int, int]], steps: int
-) -> dict[str, float]:
-  """Returns the p-values of the plan's tests, by each arm's steps to 99 %."""
-  ours = goal[ORTHOGRAD]
-  bare = list(goal[ADAMW].values())
-  p_values = {"⊥AdamW − AdamW: Fisher": fisher([*ours.values()], bare, steps)}
-  for arm, theirs in goal.items():
-    both = [seed for seed in ours if seed in theirs]
-    if arm != ADAMW and not arm.orthograd and len(both) > 1:
-      test = stats.wilcoxon([ours[s] for s in both], [theirs[s] for s in both])
-      p_values[f"⊥AdamW − {arm.name}: Wilcoxon"] = test.pvalue
-  return p_values
+  goals: Mapping[float, Mapping[Arm, Mapping[int, int]]], steps: int
+) -> dict[tuple[float, str], tuple[float, float]]:
+  """Tests each arm's steps to 99 %, by learning rate, as the plan says.
+
+  Returns:
+    For each learning rate and question, p without and with Holm's adjustment
+    over all of them.
+  """
+  p_values = {}
+  for rate, goal in goals.items():
+    ours, bare = goal[ORTHOGRAD], goal[ADAMW]
+    reached = [[n <= steps for n in its.values()] for its in (ours, bare)]
+    table = [[its.count(True), its.count(False)] for its in reached]
+    test: Any = scipy.stats.fisher_exact(table)
+    p_values[rate, "⊥AdamW − AdamW: Fisher"] = float(test.pvalue)
+    for arm, theirs in goal.items():
+      both = [seed for seed in ours if seed in theirs]
+      if arm != ADAMW and not arm.orthograd and len(both) > 1:
+        a, b = ([its[seed] for seed in both] for its in (ours, theirs))
+        p = stats.wilcoxon(a, b).pvalue
+        p_values[rate, f"⊥AdamW − {arm.name}: Wilcoxon"] = p
+  holm = stats.holm(list(p_values.values())).tolist()
+  both = zip(p_values.values(), holm, strict=True)
+  return dict(zip(p_values, both, strict=True))
 
 
-def fisher(a: Steps, b: Steps, steps: int) -> float:
-  """Returns Fisher's p for the numbers of seeds that need at most `steps`."""
-  reached = [sum(step <= steps for step in its) for its in (a, b)]
-  table = [reached, [len(a) - reached[0], len(b) - reached[1]]]
-  test: Any = scipy.stats.fisher_exact(table)
-  return float(test.pvalue)
-
-
-def steps_to_goal(rows: Rows, arm: Arm, recipe: Recipe) -> dict[int, int]:
-  """Returns each seed's first evaluated step with 99 % test accuracy.
+def steps_to_goal(rows: Rows, recipe: Recipe) -> dict[Arm, dict[int, int]]:
+  """Returns each seed's first evaluated step with 99 % test accuracy, by arm.
 
   A run that never reaches it counts as one step more than all steps.
   """
-  first_steps: dict[int, int] = {}
-  its = recipe.hash, arm.key
+  steps: dict[Arm, dict[int, int]] = {}
   for row in rows:
-    if (row["config_hash"], row["method"]) == its:
+    if row["config_hash"] == recipe.hash:
+      its = steps.setdefault(Arm(**row["settings"]), {})
       reached = row["metrics"]["top1"] >= GOAL
       step = row["epoch"] if reached else recipe.steps + 1
-      first_steps[row["seed"]] = min(step, first_steps.get(row["seed"], step))
-  return first_steps
+      its[row["seed"]] = min(step, its.get(row["seed"], step))
+  return steps

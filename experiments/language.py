@@ -1,16 +1,13 @@
 """Language: does ⊥Grad help a transformer that predicts bytes? See PLAN.md.
 
-    python -m experiments language
+The text is Python and English: sources and docs of the standard library and of
+installed packages. The hash of a package's name decides whether it is for
+training, for choosing or for testing. The rows have the text's size and hash;
+nothing else of it is kept.
 
-collects text, chooses learning rates, trains and prints the result. The text is
-Python and English: sources and docs of the standard library and of installed
-packages. The hash of a package's name decides whether it is for training, for
-choosing or for testing. The rows have the text's size and hash; nothing else of
-it is kept.
-
-AdamW and ⊥AdamW, with the usual weight decay and with a weak one, each at the
-learning rate with the lowest loss on the text for choosing. All arms share a
-seed's initial weights and batches, and are one compiled program.
+All arms share a seed's initial weights and batches, and are one compiled
+program. Each has the learning rate with the lowest loss on the text for
+choosing.
 """
 
 import collections
@@ -44,37 +41,24 @@ RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 SUFFIXES = (".py", ".pyi", ".md", ".rst", ".txt")
 
 Params = Any  # a tree of arrays; optax has a wider type
+Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """The settings that all arms share.
+  """The settings that all arms share."""
 
-  Attributes:
-    layers: blocks of attention and two dense layers.
-    width: entries of a position's vector.
-    heads: attention heads.
-    context: bytes that a prediction can see. A window has one more.
-    batch: windows in a step.
-    steps: training steps.
-    warm_up: share of the steps before the learning rate falls as a cosine.
-    package_bytes: most bytes of text from a package.
-    train_bytes: most bytes of text to train on.
-    windows: most windows to evaluate on.
-    precision: dtype of products; parameters and losses are float32.
-  """
-
-  layers: int = 6
+  layers: int = 6  # blocks of attention and two dense layers
   width: int = 384
   heads: int = 6
-  context: int = 256
-  batch: int = 64
+  context: int = 256  # bytes that a prediction can see; a window has one more
+  batch: int = 64  # windows
   steps: int = 3000
-  warm_up: float = 0.05
-  package_bytes: int = 2**19
-  train_bytes: int = 2**24
-  windows: int = 4096
-  precision: str = "bfloat16"
+  warm_up: float = 0.05  # of the steps; then the rate falls as a cosine
+  package_bytes: int = 2**19  # most text from a package
+  train_bytes: int = 2**24  # most text to train on
+  windows: int = 4096  # most to evaluate on
+  precision: str = "bfloat16"  # of products; the others are float32
 
 
 # To try the study out.
@@ -121,19 +105,12 @@ PAIRS = tuple(
 
 
 class Text(NamedTuple):
-  """Text, by what it is for.
+  """Text as uint8, by what it is for."""
 
-  Attributes:
-    train: (bytes,), uint8.
-    held_out: (windows, context + 1), uint8: to choose settings on.
-    test: (windows, context + 1), uint8.
-    facts: packages, files, bytes and SHA-256 of each.
-  """
-
-  train: np.ndarray
-  held_out: np.ndarray
-  test: np.ndarray
-  facts: dict[str, dict[str, Any]]
+  train: np.ndarray  # (bytes,)
+  held_out: np.ndarray  # (windows, context + 1), to choose settings on
+  test: np.ndarray  # (windows, context + 1)
+  facts: dict[str, dict[str, Any]]  # packages, files, bytes and SHA-256 of each
 
 
 def text_folders() -> list[pathlib.Path]:
@@ -144,43 +121,43 @@ def text_folders() -> list[pathlib.Path]:
   return [pathlib.Path(path) for path in dict.fromkeys(paths)]
 
 
-def collect(
-  recipe: Recipe, folders: Iterable[pathlib.Path] | None = None
-) -> Text:
-  """Collects text from folders of packages, by default :func:`text_folders`.
+def collect(recipe: Recipe) -> Text:
+  """Collects text from :func:`text_folders`.
 
   A package is whole in one part. A file that another package has, too, is read
   once.
   """
-  files: dict[str, list[tuple[str, pathlib.Path]]] = collections.defaultdict(
-    list
-  )
-  for folder in text_folders() if folders is None else folders:
+  packages = collections.defaultdict(list)  # of digests of names, and paths
+  for folder in text_folders():
     for path in folder.rglob("*"):
       inside = path.relative_to(folder)
       skipped = {"site-packages", "dist-packages", "_vendor"} & {*inside.parts}
-      name = inside.parts[0].partition(".")[0]
+      first = inside.parts[0]
       if path.suffix in SUFFIXES and not skipped and path.is_file():
-        if not inside.parts[0].endswith(".dist-info"):
-          files[name].append((inside.as_posix(), path))
+        if not first.endswith(".dist-info"):
+          package = _digest(first.partition(".")[0])
+          packages[package].append((_digest(inside.as_posix()), path))
   parts = {name: bytearray() for name in ("train", "held_out", "test")}
-  counts = {name: {"packages": 0, "files": 0} for name in parts}
+  facts: dict[str, Any] = {k: {"packages": 0, "files": 0} for k in parts}
   seen: set[bytes] = set()
-  for package in sorted(files, key=_digest):
+  for package, files in sorted(packages.items()):
     # 10 % of the packages each are held out and for testing.
-    place = _digest(package)[0] / 256
+    place = package[0] / 256
     part = "test" if place < 0.1 else "held_out" if place < 0.2 else "train"
     its = bytearray()
-    for _, path in sorted(files[package], key=lambda file: _digest(file[0])):
-      content = _read(path)
+    for _, path in sorted(files, key=lambda file: file[0]):
+      try:
+        content = path.read_bytes()
+      except OSError:  # not readable, or gone
+        content = b""
       digest = hashlib.sha256(content).digest()
       if digest in seen or len(its) + len(content) >= recipe.package_bytes:
         continue
       seen.add(digest)
       its += content + b"\0"
-      counts[part]["files"] += 1
+      facts[part]["files"] += 1
     parts[part] += its
-    counts[part]["packages"] += bool(its)
+    facts[part]["packages"] += bool(its)
   arrays = {k: np.frombuffer(bytes(v), np.uint8) for k, v in parts.items()}
   for name, array in arrays.items():
     if len(array) < 4 * (recipe.context + 1):
@@ -191,23 +168,14 @@ def collect(
       )
   train = arrays["train"][: recipe.train_bytes]
   held_out, test = (_windows(arrays[k], recipe) for k in ("held_out", "test"))
-  facts = {
-    name: counts[name]
-    | {"bytes": its.size, "sha256": hashlib.sha256(its.tobytes()).hexdigest()}
-    for name, its in zip(parts, (train, held_out, test), strict=True)
-  }
+  for part, its in zip(facts.values(), (train, held_out, test), strict=True):
+    part["bytes"] = its.size
+    part["sha256"] = hashlib.sha256(its.tobytes()).hexdigest()
   return Text(train, held_out, test, facts)
 
 
 def _digest(name: str) -> bytes:
   return hashlib.sha256(name.encode(errors="surrogateescape")).digest()
-
-
-def _read(path: pathlib.Path) -> bytes:
-  try:
-    return path.read_bytes()
-  except OSError:  # not readable, or gone
-    return b""
 
 
 def _windows(text: np.ndarray, recipe: Recipe) -> np.ndarray:
@@ -363,10 +331,8 @@ def measure(recipe: Recipe, params: Params, windows: jax.Array):
   z = jax.lax.map(one, windows, batch_size=recipe.batch).reshape(-1, 256)
   labels = windows[:, 1:].reshape(-1).astype(jnp.int32)
   half = len(windows) // 2 * recipe.context
-  first, second = (
-    calibration.fit_temperature(z[part], labels[part])
-    for part in (slice(half), slice(half, None))
-  )
+  first = calibration.fit_temperature(z[:half], labels[:half])
+  second = calibration.fit_temperature(z[half:], labels[half:])
   scaled = jnp.concatenate([z[:half] / second, z[half:] / first])
 
   def metrics(z):
@@ -380,18 +346,12 @@ def measure(recipe: Recipe, params: Params, windows: jax.Array):
   return {"metrics": content, "scaled_crossed": metrics(scaled)}
 
 
-def run(
-  folder: pathlib.Path,
-  recipe: Recipe,
-  seeds: Iterable[int] = SEEDS,
-  folders: Iterable[pathlib.Path] | None = None,
-) -> list[dict[str, Any]]:
+def run(folder: pathlib.Path, recipe: Recipe, seeds: Iterable[int]) -> Rows:
   """Chooses each arm's learning rate, and trains all seeds at it.
 
-  Returns:
-    The rows of the study. What the folder has already is not trained again.
+  Returns the rows of the study. What the folder has is not trained again.
   """
-  text = collect(recipe, folders)
+  text = collect(recipe)
   config = dataclasses.asdict(recipe) | {"text": text.facts}
   for row in read(folder / "rows.jsonl"):
     other = row["config"]
@@ -403,7 +363,7 @@ def run(
 
   def task(study, dataset, windows):
     its = functools.partial(train, recipe, text.train, windows)
-    return Task(study, dataset, config, recipe.steps, its, at_once=4)
+    return Task(study, dataset, config, its, at_once=4)
 
   arms = [arm for pair in PAIRS for arm in pair]
   chosen = task(TUNING, "held_out", text.held_out).tune(
@@ -411,14 +371,14 @@ def run(
     dict.fromkeys(arms, Grid({"learning_rate": RATES})),
     lambda arm, setting: TuningArm(arm.orthograd, arm.weight_decay, setting[0]),
     TUNING_SEEDS,
-    lambda rows, arm: mean_losses(rows).get(arm.key),
+    mean_losses,
   )
   main = task(STUDY, "clean", text.test)
   runs = [Run(Arm(*arm), seed) for arm in chosen for seed in seeds]
   return main.rows(folder, runs)
 
 
-def mean_losses(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def mean_losses(rows: Rows) -> dict[str, float]:
   """Returns each arm's mean loss over seeds, infinite if one diverged."""
   values: dict[str, list[float]] = collections.defaultdict(list)
   for row in rows:
@@ -427,7 +387,7 @@ def mean_losses(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
   return {name: float(np.mean(each)) for name, each in values.items()}
 
 
-def result_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def result_text(rows: Rows) -> str:
   """Returns a line for each decay and outcome: both means and the difference.
 
   Bits per byte have the margin of PLAN.md, 3 % of the mean without ⊥Grad, and p
@@ -453,20 +413,19 @@ def result_text(rows: Sequence[Mapping[str, Any]]) -> str:
         for name in (a, b)
       )
       test = stats.compare(old, new, paired=True) if seeds[1:] else None
-      tests[b, label] = test
-  primary = [key for key in tests if key[1].startswith("bits")]
-  holm = stats.holm([it.p if (it := tests[key]) else 1.0 for key in primary])
+      tests[f"{b}, {label}"] = test
+  primary = [name for name in tests if ", bits" in name]
+  holm = stats.holm([it.p if (it := tests[name]) else 1.0 for name in primary])
   adjusted = dict(zip(primary, holm, strict=True))
   lines = []
-  for (name, label), it in tests.items():
+  for name, it in tests.items():
     if it is None:
-      lines.append(f"{name}, {label}: fewer than two seeds to compare")
+      lines.append(f"{name}: fewer than two seeds to compare")
       continue
     low, high = it.difference_interval
-    line = f"{name}, {label}: {it.mean_old:.4f} → {it.mean_new:.4f}, "
+    line = f"{name}: {it.mean_old:.4f} → {it.mean_new:.4f}, "
     line += f"{it.difference:+.4f} ({low:+.4f}, {high:+.4f}), {it.n[0]} seeds"
-    if (name, label) in adjusted:
-      line += f", margin {0.03 * it.mean_old:.4f}"
-      line += f", p {adjusted[name, label]:.3f}"
+    if name in adjusted:
+      line += f", margin {0.03 * it.mean_old:.4f}, p {adjusted[name]:.3f}"
     lines.append(line)
   return "\n".join(lines)

@@ -10,17 +10,15 @@ import time
 from typing import Any, NamedTuple
 
 from experiments.engine.progress import Progress
-from experiments.rows import Rows, environment, now, read
+from experiments.rows import Rows, environment, key, now, read
 from experiments.tuning import Grid, Setting, choose, to_try
 
 
 class Run(NamedTuple):
   """One network to train.
 
-  Attributes:
-    arm: its method: a NamedTuple of settings with a property `key`, the
-      method's name in rows.
-    seed: seed of its data, initial weights and order.
+  Its arm, which is its method, is a NamedTuple of settings with a property
+  `key`: the method's name in rows.
   """
 
   arm: Any
@@ -41,40 +39,23 @@ def digest(settings: Mapping[str, Any]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """What the rows of a study have in common.
-
-  Attributes:
-    study: its name in rows.
-    dataset: the examples that metrics are of.
-    config: settings that all runs share.
-    steps: steps of a whole run.
-    train: trains runs.
-    at_once: how many runs train together. A study that is stopped loses the
-      runs that were training.
-  """
+  """What the rows of a study have in common."""
 
   study: str
-  dataset: str
-  config: Mapping[str, Any]
-  steps: int
+  dataset: str  # the examples that metrics are of
+  config: Mapping[str, Any]  # settings that all runs share, such as `steps`
   train: Train
-  at_once: int
+  at_once: int  # runs that train together, and are lost if it is stopped
 
   def rows(
     self, folder: pathlib.Path, runs: Iterable[Run]
   ) -> list[dict[str, Any]]:
-    """Trains the runs that a folder lacks, and adds their rows.
-
-    Returns:
-      The folder's rows of this study with these settings.
-    """
+    """Trains the runs that a folder lacks. Returns all rows of this task."""
     folder.mkdir(parents=True, exist_ok=True)
     rows, say = Rows(folder / "rows.jsonl"), Progress()
-    its = digest(self.config)
+    its, end = digest(self.config), (self.config["steps"], self.dataset)
     missing = [
-      run
-      for run in runs
-      if (its, run.arm.key, run.seed, self.steps, self.dataset) not in rows.keys
+      run for run in runs if (its, run.arm.key, run.seed, *end) not in rows.keys
     ]
     for first in range(0, len(missing), self.at_once):
       group = missing[first : first + self.at_once]
@@ -87,7 +68,7 @@ class Task:
         row |= {"wall_time": round(time.monotonic() - start, 1), "time": now()}
         new.append(row | environment() | {"cores": os.cpu_count()})
       # Sorted, so that a run whose last row is written is complete.
-      rows.append(sorted(new, key=_place))
+      rows.append(sorted(new, key=key))
       say(f"{self.study}: {len(group)} runs in {new[-1]['wall_time']:.0f} s")
     return [
       row
@@ -101,29 +82,23 @@ class Task:
     grids: Mapping[Any, Grid],
     arm: Callable[[Any, Setting], Any],
     seeds: Sequence[int],
-    loss: Callable[[list[dict[str, Any]], Any], float | None],
+    mean_losses: Callable[[list[dict[str, Any]]], Mapping[str, float]],
   ) -> list[Any]:
-    """Trains the settings of grids, and chooses one of each.
+    """Trains the settings of grids, and returns each method's best arm.
 
     Args:
       folder: folder of the rows.
       grids: by method. They are extended by one setting at most.
       arm: returns the arm of a method at a setting.
       seeds: seeds to train each arm with.
-      loss: returns an arm's loss by the rows; None if they lack it.
-
-    Returns:
-      Each method's arm with the lowest loss.
+      mean_losses: returns the losses of arms by their keys, from rows.
     """
-    rows, tried = [], {}
-    losses = lambda method, setting: loss(rows, arm(method, setting))
+    known, tried = {}, {}
+    losses = lambda method, setting: known.get(arm(method, setting).key)
     for _ in range(2):  # the grids, then their extension
       tried = to_try(grids, losses, more=1)
       arms = [arm(method, it) for method, its in tried.items() for it in its]
-      rows = self.rows(folder, [Run(arm, s) for arm in arms for s in seeds])
+      runs = [Run(arm, seed) for arm in arms for seed in seeds]
+      known = mean_losses(self.rows(folder, runs))
     chosen = choose(tried, losses)
     return [arm(method, setting) for method, setting in chosen.items()]
-
-
-def _place(row: Mapping[str, Any]) -> tuple[str, int, int]:
-  return row["method"], row["seed"], row["epoch"]

@@ -18,6 +18,7 @@ import scipy.stats
 
 from experiments import config, datasets, files, registry
 from experiments.engine import models
+from experiments.grokking import RATES_STUDY, STUDY
 from experiments.report import compare, figures, grokking, query, render
 from experiments.report.compare import Comparisons
 from experiments.report.query import OUTCOMES, PAIR
@@ -27,7 +28,6 @@ from orthograd_optax import plots, stats
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = "python -m experiments"
-PILOTS = "pilot_optimizers"
 SCREENS = ("extended_screen", "extended_screen_batch")
 # Files besides pages that have blocks from rows.
 WITH_BLOCKS = ("README.md", "experiments/README.md", "experiments/PLAN.md")
@@ -45,30 +45,26 @@ def context(
 ) -> dict[str, Any]:
   """Returns what a template may use, for a page in a folder.
 
-  A function's first arguments are the study or pool and the methods; then comes
-  the outcome, by default the loss after T. If the pages of studies are not
-  beside the page, links to them lead to the plan.
+  If the pages of studies are not beside it, links to them lead to the plan.
   """
   plan = query.planned()
 
   def values(name: str, *args: Any, **where: Any) -> np.ndarray:
     return ask.results(name).values(*args, **where)
 
-  def mean(
-    name: str, method: str, it: str = "scaled_loss", **where: Any
-  ) -> str:
-    metric = OUTCOMES[it].metric if it in OUTCOMES else it
+  def mean(name: str, method: str, it="scaled_loss", **where: Any) -> str:
+    metric = query.outcome(it).metric
     return render.mean(values(name, method, it, **where), metric)
 
   def link(path: str) -> str:
     return pathlib.Path(os.path.relpath(ROOT / path, folder)).as_posix()
 
   def page(name: str, plan_only: bool = False) -> str:
-    name = query.POOLS[name]["study"] if name in query.POOLS else name
-    if name in plan and (plan_only or not in_site):
-      return link("experiments/PLAN.md") + plan[name]
-    known = link("experiments/results/replication.md")
-    return f"{name}.md" if name in plan else known
+    name = query.POOLS.get(name, {"study": name})["study"]
+    if name not in plan:
+      return link("experiments/results/replication.md")
+    in_plan = link("experiments/PLAN.md") + plan[name]
+    return in_plan if plan_only or not in_site else f"{name}.md"
 
   return {
     "CORRUPTIONS": datasets.CORRUPTIONS,
@@ -81,31 +77,21 @@ def context(
     "carried": compare.carried,
     "change": lambda *args, **where: render.by(ask.compare(*args, **where)),
     "claim": compare.claim,
-    "compare": ask.compare,
-    "grid": ask.grid,
     "mean": mean,
     "paper": render.PAPER,
-    "results": ask.results,
-    "study_of": ask.study,
-    "table": ask.table,
     "values": values,
-    "verdict": lambda *args, **where: ask.compare(*args, **where).verdict,
     "kinds_of_parameters": kinds_of_parameters,
     "radial_shares": lambda method: radial_shares(ask, method),
     "unpaired": compare.unpaired,
     "holm": stats.holm,
     "link": link,
     "page": page,
-    "temperatures": lambda name: compare.temperatures(ask, name),
     "spearman": lambda pairs: scipy.stats.spearmanr(pairs)[0],
     "situations": lambda: situations(ask),
     "title": title,
     "studies": config.studies,
     "plan": plan,
-    "grokking": grokking.kept_facts,
-    "grokking_rates": grokking.kept_rates,
-    "is_complete": ask.is_complete,
-    "time_of": lambda name: ask.provenance(name).get("time", ""),
+    "grokking_rates": lambda: grokking.rates_facts(kept.load([RATES_STUDY])),
   }
 
 
@@ -118,9 +104,11 @@ def make_kept(
     ask.results, ("resnet18", "resnet18_corrupted", "wrn28_10", "extended")
   )
   both = {"ResNet-18": short, "WRN-28-10": wide}
-  networks = {"ResNet-18": "resnet18", "WRN-28-10": "wrn28_10"}
-  networks["1000 epochs"] = "extended"
-  replicated = {k: situation(ask, it, *PAIR) for k, it in networks.items()}
+  replicated = {
+    "ResNet-18": situation(ask, "resnet18", *PAIR),
+    "WRN-28-10": situation(ask, "wrn28_10", *PAIR),
+    "1000 epochs": situation(ask, "extended", *PAIR),
+  }
   every = longer.evaluated(PAIR, range(5), "train")
   draw, panels = figures.reliability, query.LABELS["panels"]
   drawings = {
@@ -141,27 +129,21 @@ def make_kept(
     "wide_reliability": lambda: draw(wide),
     "wide_reliability_corrupted": lambda: draw(wide, PAIR, "corrupted"),
   }
-  names = {
-    "README": "answer",
-    "replication": "replication",
-    "replication_appendix": "replication_appendix",
-  }
-  for name, template in names.items():
-    yield name, Page(markdown(f"{template}.md", facts), drawings)
+  yield "README", Page(markdown("answer.md", facts), drawings)
+  for name in ("replication", "replication_appendix"):
+    yield name, Page(markdown(f"{name}.md", facts), drawings)
 
 
 def situation(ask: Comparisons, name: str, a: str, b: str) -> dict[str, Any]:
   """Returns what a line of the answer says of a pair, with and without T."""
   results = ask.results(name)
-  after = "scaled"
-  if results.measured((a, b), "crossed_loss"):
-    after = "crossed"
+  is_crossed = results.measured((a, b), "crossed_loss")
+  after = "crossed" if is_crossed else "scaled"
   its = {it: ask.compare(name, a, b, it) for it in ("loss", "ece")}
   its["scaled_loss"] = ask.compare(name, a, b, f"{after}_loss")
   if not ask.is_planned(ask.study(name).name):
     its |= ask.table(name)  # as the replication adjusts them
-    scaled = ask.table(name, AFTER_T, part="scaled_half")
-    its["scaled_loss"] = scaled["loss"]
+    its["scaled_loss"] = ask.table(name, AFTER_T, part="scaled_half")["loss"]
   # No first plan tests it, so its p is not adjusted.
   seeds = results.seeds([a, b])
   its["scaled_ece"] = ask.compare(name, a, b, f"{after}_ece", seeds=seeds)
@@ -177,10 +159,7 @@ def situations(ask: Comparisons) -> dict[str, dict[str, Any]]:
 
 
 def radial_shares(ask: Comparisons, method: str) -> dict[str, dict[str, Any]]:
-  """Returns the share of ‖g‖² along the weights, in %.
-
-  It is of shape (seeds, epochs), by network and kind of parameter.
-  """
+  """Returns the share of ‖g‖² along the weights in %, by network and kind."""
   shares = {}
   for network, name in (("ResNet-18", "extended"), ("WRN-28-10", "wrn28_10")):
     results = ask.results(name)
@@ -197,7 +176,6 @@ def radial_shares(ask: Comparisons, method: str) -> dict[str, dict[str, Any]]:
 
 
 def kinds_of_parameters(model: str) -> list[str]:
-  """Returns the kind of each parameter of a network."""
   built = registry.MODELS[model]()
   shapes = jax.eval_shape(lambda: models.init(built, jax.random.key(0)))
   return jax.tree.leaves(models.kinds(built, shapes["params"]))
@@ -244,23 +222,18 @@ def title(name: str) -> str:
 
 
 def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
-  """Returns the page of a study, in a folder.
-
-  Raises:
-    RowsError: if there is nothing to compare yet.
-  """
+  """Returns the page of a study, in a folder."""
   study, results = ask.study(name), ask.results(name)
   tested = ask.tested(name)
-  answer = next(iter(tested.values()))
+  primary, answer = next(iter(tested.items()))
+  pairs = list(answer)
   is_planned = ask.is_planned(name)
-  template = f"conclusions/{name}.md"
-  concluded = (
-    is_planned
-    and ask.is_complete(name)
-    and (pathlib.Path(__file__).parent / "templates" / template).exists()
-  )
+  conclusion = f"conclusions/{name}.md"
+  is_concluded = is_planned and ask.is_complete(name)
+  if not is_concluded or not (render.FOLDER / conclusion).exists():
+    conclusion = ""
   epochs = study.epochs_evaluated()
-  pooled = any(set(pair) & set(study.pooled) for pair in answer)
+  pooled = any(set(pair) & set(study.pooled) for pair in pairs)
   ended = [
     method
     for method in (study.pooled if pooled else study.method_names)
@@ -271,33 +244,29 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
     for method in study.method_names
     if all(results.seeds([method], it, epochs) for it in ("train", "clean"))
   ][: len(plots.style.COLORS)]
-  pair = next(iter(answer))
   headlines = {
-    its: {it: tested[it][its] for it in HEADLINE if it in tested}
-    for its in list(answer)[:3]
+    pair: {it: tested[it][pair] for it in HEADLINE if it in tested}
+    for pair in pairs[:3]
   }
   # A picture's name is part of a link, which Markdown would escape.
   picture = re.sub(r"\W", "_", name, flags=re.ASCII)
-  primary = next(iter(tested))
+  effects = {
+    query.pair_name(pair): {it: rows[pair] for it, rows in tested.items()}
+    for pair in pairs
+  }
   shown = [primary]
   if OUTCOMES[primary].part != "metrics" and "loss" in tested:
     shown.append("loss")
   drawings = {
-    f"{picture}_differences": lambda: figures.effects(
-      {
-        query.pair_name(its): {it: rows[its] for it, rows in tested.items()}
-        for its in answer
-      },
-      shown,
-    ),
+    f"{picture}_differences": lambda: figures.effects(effects, shown),
     f"{picture}_reliability": lambda: figures.reliability(results, ended),
     f"{picture}_curves": lambda: figures.training(
       {"": results}, query.LABELS["panels"]["study"], epochs, followed
     ),
     "map_temperatures": lambda: figures.temperatures(
       {
-        "SGD": compare.temperatures(ask, "map"),
-        "AdamW (pilots)": compare.temperatures(ask, PILOTS, "adamw"),
+        "SGD": ask.temperatures("map"),
+        "AdamW (pilots)": ask.temperatures("pilot_optimizers", "adamw"),
       }
     ),
   }
@@ -310,11 +279,11 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
     "study": name,
     "picture": picture,
     "title": title(name),
-    "conclusion": template if concluded else "",
+    "conclusion": conclusion,
     "headlines": headlines,
-    "headline": headlines[pair] if len(answer) == 1 else {},
-    "pair": pair,
-    "pairs": list(answer),
+    "headline": headlines[pairs[0]] if len(pairs) == 1 else {},
+    "pair": pairs[0],
+    "pairs": pairs,
     "answer": answer,
     "tested": tested,
     "untested": [it for it in tested if not OUTCOMES[it].tested],
@@ -345,10 +314,11 @@ def make_all(
   """Yields the page of each planned study whose rows suffice, by name."""
   facts = context(ask, folder, True)
   for name in query.planned():
-    if name == grokking.STUDY:
-      if kept.load([grokking.STUDY]):
-        yield name, grokking.make(grokking.kept_facts(), facts)
-    elif name == grokking.RATES_STUDY:
+    if name == STUDY:
+      if kept.load([name]):
+        rows = kept.load([name, grokking.PILOT])
+        yield name, grokking.make(rows, grokking.Recipe(), facts)
+    elif name == RATES_STUDY:
       if kept.load([name]):
         yield name, Page(markdown(f"{name}.md", facts), {})
     elif name in SCREENS:
@@ -363,15 +333,11 @@ def make_all(
 
 
 def write_pages(output: pathlib.Path | None = None) -> Iterator[pathlib.Path]:
-  """Writes pages as Markdown, with their pictures.
+  """Writes pages with their pictures, and yields the paths.
 
-  Args:
-    output: folder for the pages of the studies. By default, the answer and the
-      replication are written beside the rows that are kept, and blocks of other
-      files are made again.
-
-  Yields:
-    The paths of what is written.
+  The pages of the studies are written to `output`. Without it, the answer and
+  the replication are written beside the rows that are kept, and blocks of other
+  files are made again.
   """
   ask = Comparisons()
   folder = output or kept.FOLDER
@@ -389,15 +355,13 @@ def write_pages(output: pathlib.Path | None = None) -> Iterator[pathlib.Path]:
 
 
 def write_study(folder: pathlib.Path) -> str:
-  """Writes a study's page, `report.html`, into its folder.
-
-  Returns:
-    What it says, as plain text.
-  """
+  """Writes a study's page, `report.html`, and returns what it says as text."""
   study, results = query.load(folder)
   ask = Comparisons({study.name: (study, results)})
+  page = make_study(ask, study.name, folder.resolve())
   path = folder / "report.html"
-  make_study(ask, study.name, folder.resolve()).write_html(path)
+  with files.replacing(path) as temporary:
+    temporary.write_text(page.html(), encoding="utf-8")
   facts = context(ask, folder, True) | {
     "tested": ask.tested(study.name),
     "means": ask.means(study.name, study.method_names),
@@ -411,16 +375,16 @@ def show(folder: pathlib.Path) -> str:
   study, results = query.load(folder)
   ask = Comparisons({study.name: (study, results)})
   kinds: dict[tuple[str, int, str], list[dict[str, float]]] = {}
-  diverged = []
+  lines = []
   for (method, seed, epoch, images), row in results.rows.items():
     if images == "diverged":
-      diverged.append(f"{method}, seed {seed}: diverged in epoch {epoch}")
+      lines.append(f"{method}, seed {seed}: diverged in epoch {epoch}")
     else:
       kinds.setdefault((method, epoch, images), []).append(row["metrics"])
   names = ("top1", "loss", "ece", "brier", "max_logit", "weight_norm")
   width = max((len(method) for method, _, _ in kinds), default=0)
   head = f"{'':{width}} {'epoch':>5} {'dataset':18} {'runs':>4}"
-  lines = [*diverged, head + "".join(f" {name:>11}" for name in names)]
+  lines.append(head + "".join(f" {name:>11}" for name in names))
   for (method, epoch, images), runs in kinds.items():
     line = f"{method:{width}} {epoch:>5} {images:18} {len(runs):>4}"
     for name in names:

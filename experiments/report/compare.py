@@ -4,26 +4,21 @@ Differences and effect sizes are the second method minus the first: ⊥Grad minu
 SGD.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 import dataclasses
 import datetime
 import functools
+import operator
 from typing import Any
 
 import numpy as np
 import scipy.stats
 
 from experiments import config
+from experiments.config import Study
 from experiments.report import query
-from experiments.report.query import (
-  METRICS,
-  PAIR,
-  Outcome,
-  Pair,
-  Source,
-  method_name,
-)
-from experiments.rows import RowsError
+from experiments.report.query import METRICS, PAIR, Pair, Results, method_name
+from experiments.rows import Missing, RowsError, kept
 from orthograd_optax import stats
 
 LEVEL = 0.05
@@ -44,24 +39,15 @@ UNDER_CORRUPTION = [
 class Compared:
   """An outcome of two sets of runs that share their seeds.
 
-  Attributes:
-    outcome: the outcome.
-    a: the outcome of the first set, for each seed.
-    b: the outcome of the second set.
-    pair: names of the methods.
-    planned: margin of PLAN.md; None if it is the present one.
-    change: mean difference, the second set minus the first.
-    interval: its 95 % interval, by the paired t.
-    d: Cohen's d.
-    p: p of the paired t-test.
-    adjusted: the same, adjusted once :func:`adjust` was called.
+  `change` has a 95 % `interval`, and `p` is of the paired t-test. `adjusted` is
+  the same p until :func:`adjust` is called.
   """
 
-  outcome: Outcome
-  a: np.ndarray
+  outcome: query.Outcome
+  a: np.ndarray  # of each seed
   b: np.ndarray
   pair: Pair = PAIR
-  planned: float | None = None
+  planned: float | None = None  # PLAN.md's margin, if it is another
 
   def __post_init__(self):
     test = stats.compare(self.a, self.b, paired=True)
@@ -118,10 +104,10 @@ class Compared:
 
 
 @functools.cache
-def _methods() -> dict[str, config.Method]:
-  """Returns all methods that a study or the command line can name."""
-  known = config.studies().values()
-  return {m.name: m for study in known for m in study.methods} | config.METHODS
+def _method(name: str) -> config.Method | None:
+  """Returns a method that a study or the command line can name."""
+  known = {m.name: m for it in config.studies().values() for m in it.methods}
+  return (known | config.METHODS).get(config.split_ensemble(name)[0])
 
 
 def has_orthograd(method: str) -> bool:
@@ -131,10 +117,9 @@ def has_orthograd(method: str) -> bool:
     >>> has_orthograd("strength_0.5"), has_orthograd("sam ensemble of 5")
     (True, False)
   """
-  name, _ = config.split_ensemble(method)
-  known = _methods().get(name)
+  known = _method(method)
   if known is None:
-    return name.startswith("orthograd")
+    return method.startswith("orthograd")
   return bool(known.strength or known.strength_at_end)
 
 
@@ -150,18 +135,17 @@ def adds_orthograd(pair: Pair) -> bool:
     False
   """
   first, second = map(has_orthograd, pair)
-  known = [_methods().get(config.split_ensemble(name)[0]) for name in pair]
-  names = ("base", "schedule", "loss", "augmentation", "wrapper")
-  parts = {it and tuple(getattr(it, name) for name in names) for it in known}
-  return second and not first and len(parts) < 2
+  parts = operator.attrgetter(
+    *("base", "schedule", "loss", "augmentation", "wrapper")
+  )
+  kinds = {it and parts(it) for it in map(_method, pair)}
+  return second and not first and len(kinds) < 2
 
 
 def adjust(cells: Iterable[Compared], planned: int = 0) -> None:
-  """Adjusts p by Holm's method, over all cells.
+  """Adjusts p in place by Holm's method, over all cells.
 
-  Args:
-    cells: comparisons to adjust in place.
-    planned: number of tests, if some of them could not be made.
+  If some tests could not be made, `planned` is the number of all.
   """
   cells = list(cells)
   p = [cell.p for cell in cells] + [1.0] * (planned - len(cells))
@@ -169,20 +153,45 @@ def adjust(cells: Iterable[Compared], planned: int = 0) -> None:
     cell.adjusted = adjusted
 
 
-class Comparisons(Source):
-  """Answers what templates ask of studies and pools, by their names."""
+class Comparisons:
+  """Answers what templates ask of kept and own studies and pools, by name."""
 
-  def __init__(self, *own: Any):
-    super().__init__(*own)
+  def __init__(self, own: Mapping[str, tuple[Study, Results]] | None = None):
+    self._own = own or {}
+    self._kept: dict[Any, Results] = {}
     self._tested: dict[str, dict[str, dict[Pair, Compared]]] = {}
 
+  def study(self, name: str) -> Study:
+    """Returns a study, or the one whose recipe a pool has."""
+    if name in self._own:
+      return self._own[name][0]
+    return config.load_study(query.POOLS.get(name, {"study": name})["study"])
+
+  def results(self, name: str) -> Results:
+    if name in self._own:
+      return self._own[name][1]
+    study, pool = self.study(name), query.POOLS.get(name)
+    files = tuple(pool["files"] if pool else kept.sharing(study))
+    key = files, study.config.hash
+    if key not in self._kept:
+      rows = [*kept.load(files), *query.arm_rows(study)]
+      self._kept[key] = Results(rows, study.config)
+    return self._kept[key]
+
+  def is_planned(self, name: str) -> bool:
+    """Returns whether PLAN.md plans the study with just these settings."""
+    own = config.own_study(name)
+    return name in query.planned() and own == self.study(name)
+
+  def is_complete(self, name: str) -> bool:
+    """Returns whether every run has rows of all images, or diverged."""
+    study, results = self.study(name), self.results(name)
+    keys = {(study.config.hash, *key) for key in results.rows}
+    runs = not any(map(Missing(study, keys), study.runs))
+    return runs and all(map(self.is_complete, study.arms))
+
   def compare(
-    self,
-    name: str,
-    a: str,
-    b: str,
-    it: str | Outcome = "scaled_loss",
-    **where: Any,
+    self, name: str, a: str, b: str, it: str = "scaled_loss", **where: Any
   ) -> Compared:
     """Returns the comparison of two methods, by default on all shared seeds.
 
@@ -190,26 +199,23 @@ class Comparisons(Source):
     there. `where` has arguments of :meth:`Results.values`.
     """
     if not where and name not in query.POOLS:
-      study = self.study(name)
-      if (a, b) in query.pairs(study):
-        tested = self.tested(name)
-        if known := tested.get(str(it), {}).get((a, b)):
+      if (a, b) in query.pairs(self.study(name)):
+        if known := self.tested(name).get(it, {}).get((a, b)):
           return known
     return self._raw(name, a, b, it, **where)
 
-  def _raw(self, name, a, b, it, seeds=None, **where) -> Compared:
-    results = self.results(name)
-    key = it
-    it = query.outcome(it, where.get("images", ""), where.get("part", ""))
+  def _raw(self, name, a, b, it, seeds=None, epoch=0, **where) -> Compared:
+    results, outcome = self.results(name), query.outcome(it, **where)
     if seeds is None:
-      seeds = results.seeds([a, b], it.images, where.get("epoch", 0))
-    first, second = (results.values(m, it, seeds, **where) for m in (a, b))
-    planned = (
-      key in ("scaled_loss", "corrupted_loss")
+      seeds = results.seeds([a, b], outcome.images, [epoch])
+    of = lambda method: results.values(method, it, seeds, epoch, **where)
+    is_planned = (
+      it in ("scaled_loss", "corrupted_loss")
       and name not in SHARED
       and (name in query.POOLS or self.is_planned(name))
     )
-    return Compared(it, first, second, (a, b), PLANNED if planned else None)
+    margin = PLANNED if is_planned else None
+    return Compared(outcome, of(a), of(b), (a, b), margin)
 
   def tested(self, name: str) -> dict[str, dict[Pair, Compared]]:
     """Returns a study's comparisons by outcome and pair.
@@ -225,12 +231,12 @@ class Comparisons(Source):
       return self._tested[name]
     study, results = self.study(name), self.results(name)
     pairs = [p for p in query.pairs(study) if len(results.seeds(p)) > 1]
-    first = query.OUTCOMES[study.outcome]
-    if not pairs or not all(results.measured(p, first) for p in pairs):
+    if not pairs or not all(results.measured(p, study.outcome) for p in pairs):
       raise RowsError(
         f"{study.name} needs two seeds of both methods of a pair after epoch "
-        f"{study.config.epochs}, each with {first.label}. Train them: `python "
-        f"-m experiments run {study.name}`."
+        f"{study.config.epochs}, each with "
+        f"{query.OUTCOMES[study.outcome].label}. Train them: `python -m "
+        f"experiments run {study.name}`."
       )
     tested = {
       it: {p: self._raw(name, *p, it) for p in pairs}
@@ -275,7 +281,7 @@ class Comparisons(Source):
     self,
     name: str,
     rows: Mapping[Any, Mapping[str, Any]],
-    columns: Iterable[Mapping[str, Any]],
+    columns: Sequence[Mapping[str, Any]],
     **where: Any,
   ) -> dict[Any, list[Compared]]:
     """Returns lines of comparisons, with p adjusted for all cells.
@@ -283,7 +289,6 @@ class Comparisons(Source):
     `rows` has arguments of :meth:`compare` for each line, and `columns` for
     each of its cells.
     """
-    columns = list(columns)
     lines = {
       key: [self._raw(name, *PAIR, **{**row, **it, **where}) for it in columns]
       for key, row in rows.items()
@@ -293,7 +298,7 @@ class Comparisons(Source):
 
   def means(
     self, name: str, methods: Iterable[str], least: int = 2
-  ) -> tuple[list[str], dict[Outcome, dict[str, np.ndarray]]]:
+  ) -> tuple[list[str], dict[query.Outcome, dict[str, np.ndarray]]]:
     """Returns methods with so many seeds, and their values by outcome."""
     results, first = self.results(name), self.study(name).outcome
     methods = [m for m in methods if len(results.seeds([m])) >= least]
@@ -314,9 +319,48 @@ class Comparisons(Source):
 
   def provenance(self, name: str, results: str = "") -> dict[str, Any]:
     """Returns the device, versions, commits, days and minutes of a study."""
-    its = self.results(results or name)
-    rows = [row for row in its.rows.values() if row["study"] == name]
-    return provenance(rows) | {"study": name} if rows else {}
+    rows = self.results(results or name).rows.values()
+    rows = [row for row in rows if row["study"] == name]
+    if not rows:
+      return {}
+    # wall_time restarts with each group of runs, and when a study is resumed.
+    clocks: list[tuple[float, float]] = []  # when each began, and what it shows
+    for row in sorted(rows, key=clock_start):
+      if not clocks or clock_start(row) - clocks[-1][0] > SAME_CLOCK:
+        clocks.append((clock_start(row), 0.0))
+      start, most = clocks[-1]
+      clocks[-1] = start, max(most, row["wall_time"])
+    seconds = round(sum(most for _, most in clocks))
+    rows.sort(key=lambda row: row["time"])
+    brief = lambda commit: commit[:12] + "-dirty" * commit.endswith("-dirty")
+    commits = dict.fromkeys(brief(row["commit"]) for row in rows)
+    return {
+      "study": name,
+      "last": rows[-1],
+      "commits": ", ".join(commits),
+      "days": ", ".join(dict.fromkeys(row["time"][:10] for row in rows)),
+      "time": f"{seconds // 60}:{seconds % 60:02d}",
+    }
+
+  def temperatures(self, name: str, base: str = "sgd") -> dict[str, np.ndarray]:
+    """Returns what T is fitted without and with ⊥Grad, at equal settings.
+
+    Each column has its values by setting: "decay", which is learning rate ×
+    weight decay, "without" and "with", the geometric means of T over seeds, and
+    "change", of the loss without T. Diverged runs are left out.
+    """
+    study, results = self.study(name), self.results(name)
+    lines = []
+    for method in study.methods:
+      pair = method.name, f"orthograd_{method.name}"
+      if method.base == base and (seeds := results.seeds(pair)):
+        its = method.resolve(study.config)
+        logs = [np.log(results.values(m, "temperature", seeds)) for m in pair]
+        a, b = (results.values(m, "loss", seeds).mean() for m in pair)
+        decay = its.learning_rate * its.weight_decay
+        lines.append((decay, *np.exp(np.mean(logs, axis=1)), b - a))
+    names = ("decay", "without", "with", "change")
+    return dict(zip(names, np.array(lines).reshape(-1, 4).T, strict=True))
 
 
 def claim(sign: int, rows: Collection[Compared]) -> str:
@@ -325,14 +369,12 @@ def claim(sign: int, rows: Collection[Compared]) -> str:
   Its sign is of ⊥Grad minus SGD; 0 claims no difference.
   """
   signs = [row.sign for row in rows]
+  if any(its != sign for its in signs if its):
+    return "contradicted"
   if sign == 0:
     confirmed = all(row.is_within(row.margin) for row in rows)
-    contradicted = any(signs)
   else:
-    confirmed = all(its == sign for its in signs)
-    contradicted = -sign in signs
-  if contradicted:
-    return "contradicted"
+    confirmed = all(signs)
   return "confirmed" if confirmed else "not confirmed"
 
 
@@ -349,54 +391,10 @@ def carried(part: Compared, whole: Compared, beside: Compared) -> str:
   return "some of it" if shares else "undecided"
 
 
-def temperatures(
-  ask: Comparisons, name: str, base: str = "sgd"
-) -> dict[str, np.ndarray]:
-  """Returns what T is fitted without and with ⊥Grad, at equal settings.
-
-  Returns:
-    For each column its values by setting: "decay", which is learning rate ×
-    weight decay, "without" and "with", the geometric means of T over seeds,
-    and "change", of the loss without T. Diverged runs are left out.
-  """
-  study, results = ask.study(name), ask.results(name)
-  lines = []
-  for method in study.methods:
-    pair = method.name, f"orthograd_{method.name}"
-    if method.base == base and (seeds := results.seeds(pair)):
-      its = method.resolve(study.config)
-      t = [np.log(results.values(m, "temperature", seeds)).mean() for m in pair]
-      a, b = (results.values(m, "loss", seeds).mean() for m in pair)
-      lines.append((its.learning_rate * its.weight_decay, *np.exp(t), b - a))
-  names = ("decay", "without", "with", "change")
-  return dict(zip(names, np.array(lines).reshape(-1, 4).T, strict=True))
-
-
 def clock_start(row: Mapping[str, Any]) -> float:
   """Returns when the clock of a row's wall_time was started."""
   time = datetime.datetime.fromisoformat(row["time"])
   return time.timestamp() - row["wall_time"]
-
-
-def provenance(rows: Collection[dict[str, Any]]) -> dict[str, Any]:
-  """Returns the device, versions, commits, days and minutes of rows."""
-  # wall_time restarts with each group of runs, and when a study is resumed.
-  clocks: list[tuple[float, float]] = []  # when each began, and what it shows
-  for row in sorted(rows, key=clock_start):
-    if not clocks or clock_start(row) - clocks[-1][0] > SAME_CLOCK:
-      clocks.append((clock_start(row), 0.0))
-    start, most = clocks[-1]
-    clocks[-1] = start, max(most, row["wall_time"])
-  seconds = round(sum(most for _, most in clocks))
-  rows = sorted(rows, key=lambda row: row["time"])
-  brief = lambda commit: commit[:12] + "-dirty" * commit.endswith("-dirty")
-  commits = dict.fromkeys(brief(row["commit"]) for row in rows)
-  return {
-    "last": rows[-1],
-    "commits": ", ".join(commits),
-    "days": ", ".join(dict.fromkeys(row["time"][:10] for row in rows)),
-    "time": f"{seconds // 60}:{seconds % 60:02d}",
-  }
 
 
 def unpaired(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
@@ -406,9 +404,5 @@ def unpaired(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
   with two runs.
   """
   test: Any = scipy.stats.ttest_ind(a, b)
-  low, high = test.confidence_interval()
-  return {
-    "change": a.mean() - b.mean(),
-    "interval": (low, high),
-    "p": test.pvalue,
-  }
+  its = {"change": a.mean() - b.mean(), "p": test.pvalue}
+  return its | {"interval": tuple(test.confidence_interval())}

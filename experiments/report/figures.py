@@ -1,6 +1,6 @@
 """Draws what pages show."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import re
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.report import query
 from experiments.report.compare import Compared
-from experiments.report.query import (
-  OUTCOMES,
-  PAIR,
-  Results,
-  method_name,
-  outcome,
-)
+from experiments.report.query import PAIR, Results, method_name
 from orthograd_optax import plots
 from orthograd_optax.calibration import Reliability
 from orthograd_optax.plots import style
@@ -45,19 +40,13 @@ def effects(
 ) -> "Figure":
   """Draws differences with intervals, one a line, colored by their verdicts.
 
-  Args:
-    lines: comparisons by outcome, for the label of each line.
-    outcomes: outcomes to draw, each in a column.
-    relative: whether the axis is in percent of the mean without ⊥Grad. The
-      numbers beside the lines are in the outcome's unit.
+  Each outcome has a column. If `relative`, the axis is in percent of the mean
+  without ⊥Grad; the numbers beside the lines are in the outcome's unit.
   """
-  columns = [OUTCOMES[name] for name in outcomes]
+  columns = [query.OUTCOMES[name] for name in outcomes]
   labels = [textwrap.fill(name, LONGEST_LABEL) for name in lines]
-  width = (
-    0.4
-    + 0.065 * max(map(len, "\n".join(labels).split("\n")))
-    + 3.7 * len(columns)
-  )
+  longest = max(map(len, "\n".join(labels).split("\n")))
+  width = 0.4 + 0.065 * longest + 3.7 * len(columns)
   height = 1.3 + sum(0.12 + 0.16 * (1 + it.count("\n")) for it in labels)
   shown: dict[str, Any] = {}
   with style.figure(width, height) as figure:
@@ -81,11 +70,9 @@ def effects(
     axes[0, 0].set_ylim(len(labels) - 0.5, -0.5)
     order = [*LOOKS, *sorted(shown.keys() - LOOKS.keys())]
     handles = {name: shown[name] for name in order if name in shown}
-    figure.legend(
-      *(handles.values(), handles.keys()),
-      loc="outside lower center",
-      ncols=min(len(handles), 2 * len(columns)),
-    )
+    ncols = min(len(handles), 2 * len(columns))
+    place: Any = {"loc": "outside lower center", "ncols": ncols}
+    figure.legend(handles.values(), handles.keys(), **place)
   return figure
 
 
@@ -102,14 +89,8 @@ def _draw_effect(axis, y: int, row: Compared, relative: bool) -> dict[str, Any]:
   color, full = LOOKS.get(name, (BLUE, "less" not in name))
   reach = [[(middle - low) * scale], [(high - middle) * scale]]
   face = color if full else "white"
-  handles[name] = axis.errorbar(
-    *(middle * scale, y),
-    xerr=reach,
-    fmt="o",
-    color=color,
-    markerfacecolor=face,
-    capsize=2.5,
-  )
+  look = {"color": color, "markerfacecolor": face, "capsize": 2.5}
+  handles[name] = axis.errorbar(middle * scale, y, xerr=reach, fmt="o", **look)
   text = f"{middle:+.3f} ({low:+.3f}, {high:+.3f})".replace("-", "−")
   beside = axis.get_yaxis_transform()
   axis.text(1.02, y, text, va="center", transform=beside, fontsize=8)
@@ -133,12 +114,10 @@ def reliability(
   results: Results, methods: Sequence[str] = PAIR, images: str = "clean"
 ) -> "Figure":
   """Draws reliability diagrams, of all seeds that a method has."""
+  rows = lambda method, seed: results.get(method, seed, images)
   bins = {
-    method_name(method): _pooled(
-      results.get(method, seed, images)
-      for seed in results.seeds([method], images)
-    )
-    for method in methods
+    method_name(it): _pooled([rows(it, s) for s in results.seeds([it], images)])
+    for it in methods
   }
   figure = plots.reliability_diagram(bins)
   if any("ensemble" in method for method in methods):
@@ -147,31 +126,27 @@ def reliability(
   return figure
 
 
-def _pooled(seeds: Iterable[list[dict[str, Any]]]) -> Reliability:
+def _pooled(seeds: Sequence[list[dict[str, Any]]]) -> Reliability:
   """Returns the bins of each seed, pooled over the images of its rows."""
-  columns: dict[str, list[np.ndarray]] = {}
-  for rows in seeds:
-    part = {k: np.array([r["bins"][k] for r in rows]) for k in rows[0]["bins"]}
-    count = part["count"].sum(0)
-    columns.setdefault("count", []).append(count)
-    for key in ("confidence", "accuracy"):
-      mean = (part["count"] * part[key]).sum(0) / np.maximum(count, 1)
-      columns.setdefault(key, []).append(mean)
-  return Reliability(*(jnp.array(np.stack(x)) for x in columns.values()))
+  count, confidence, accuracy = (
+    np.array([[row["bins"][key] for row in rows] for rows in seeds])
+    for key in ("count", "confidence", "accuracy")
+  )
+  total = count.sum(1)
+  mean = lambda bins: (count * bins).sum(1) / np.maximum(total, 1)
+  return Reliability(*map(jnp.array, (total, mean(confidence), mean(accuracy))))
 
 
 def severity(results: Results) -> "Figure":
   """Draws metrics by severity. 0 is the clean test set."""
   seeds = results.seeds(PAIR, "corrupted")
+  of = lambda method, metric: [
+    results.values(method, metric, seeds, images=f"severity {i}")
+    for i in range(6)
+  ]
   values = {
-    outcome(metric).label: {
-      method_name(method): np.stack(
-        [
-          results.values(method, metric, seeds, images=f"severity {i}")
-          for i in range(6)
-        ],
-        axis=1,
-      )
+    query.METRICS[metric]: {
+      method_name(method): np.stack(of(method, metric), axis=1)
       for method in PAIR
     }
     for metric in ("top1", "loss", "ece", "entropy")

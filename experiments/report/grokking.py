@@ -1,186 +1,146 @@
 """Makes the pages of grokking, studies 11 and 20: who generalizes, and when."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from experiments import grokking
-from experiments.grokking import (
-  ADAMW,
-  ARMS,
-  ORTHOGRAD,
-  RATES_STEPS,
-  RATES_STUDY,
-  STUDY,
-  Arm,
-  Recipe,
-)
+from experiments.grokking import ADAMW, ARMS, ORTHOGRAD, Arm, Recipe, Rows
 from experiments.report import figures
 from experiments.report.compare import LEVEL, clock_start
 from experiments.report.render import Page, markdown
-from experiments.rows import RowsError, kept
+from experiments.rows import RowsError
 from orthograd_optax import stats
 
 PILOT = "grokking_pilot"
 DECAYED = ARMS[2]  # AdamW with the weight decay that the pilot chose
-Rows = Sequence[Mapping[str, Any]]
 
 
-def kept_facts() -> dict[str, Any]:
-  """Returns the facts of the rows that are kept."""
-  return facts(kept.load([STUDY, PILOT]), Recipe())
-
-
-def kept_rates() -> dict[str, Any]:
-  """Returns the facts of the kept rows at several learning rates."""
-  return rates_facts(kept.load([RATES_STUDY]), RATES_STEPS)
-
-
-def make(its: Mapping[str, Any], context: Mapping[str, Any]) -> Page:
-  """Returns the page of what :func:`facts` returns."""
+def make(rows: Rows, recipe: Recipe, context: Mapping[str, Any]) -> Page:
+  """Returns the page of the study and its pilot, by their rows."""
+  its = facts(rows, recipe)
   drawings = {"grokking": lambda: figures.grokking(its["curves"], its["steps"])}
   return Page(markdown("grokking.md", {**context, **its}), drawings)
 
 
 def facts(rows: Rows, recipe: Recipe) -> dict[str, Any]:
   """Returns the facts of the page, of the seeds that all arms have."""
-  main = [row for row in rows if row["study"] == STUDY]
-  to_goal = {arm: grokking.steps_to_goal(main, arm, recipe) for arm in ARMS}
-  seeds = sorted(set.intersection(*map(set, to_goal.values())))
+  study = grokking.STUDY, recipe.hash
+  main = [row for row in rows if (row["study"], row["config_hash"]) == study]
+  goal = grokking.steps_to_goal(main, recipe)
+  seeds = sorted(set.intersection(*(set(goal.get(arm, ())) for arm in ARMS)))
   if len(seeds) < 2:
     raise RowsError(
       f"{len(seeds)} seed(s) have all four arms, but a comparison needs two. "
       "Run `python -m experiments grokking` to train them."
     )
-  by_key = {
-    (row["method"], row["seed"], row["epoch"]): row
-    for row in main
-    if row["config_hash"] == recipe.hash
-  }
-  every = recipe.evaluate_every
-  steps = range(every, recipe.steps + 1, every)
-  accuracies = lambda arm, step: np.array(
-    [by_key[arm.key, seed, step]["metrics"]["top1"] for seed in seeds], float
+  main = [row for row in main if row["seed"] in seeds]
+  main.sort(key=lambda row: (row["seed"], row["epoch"]))
+  goal = {arm: {seed: goal[arm][seed] for seed in seeds} for arm in ARMS}
+  curve = lambda arm: np.array(
+    [row["metrics"]["top1"] for row in main if row["method"] == arm.key], float
   )
-  goal = {arm: np.array([to_goal[arm][s] for s in seeds]) for arm in ARMS}
-  start = min(map(clock_start, by_key.values()))
-  end = max(clock_start(row) + row["wall_time"] for row in by_key.values())
+  start = min(map(clock_start, main))
+  end = max(clock_start(row) + row["wall_time"] for row in main)
+  pilot = [row for row in rows if row["study"] == PILOT]
+  tried = grokking.steps_to_goal(pilot, recipe)
+  every = recipe.evaluate_every
   its = {
     "recipe": recipe,
     "goal": grokking.GOAL,
     "seeds": seeds,
-    "steps": steps,
-    "arms": [
-      _arm(main, arm, {s: to_goal[arm][s] for s in seeds}, recipe)
-      for arm in ARMS
-    ],
-    "curves": {
-      arm.name: np.stack([accuracies(arm, s) for s in steps], 1) for arm in ARMS
-    },
-    **conclude(goal, recipe.steps),
+    "steps": range(every, recipe.steps + 1, every),
+    "arms": list(_arms(main, goal, recipe).values()),
+    "curves": {arm.name: curve(arm).reshape(len(seeds), -1) for arm in ARMS},
+    **conclude(goal, recipe),
     "tuned": grokking.TUNED,
-    "pilot": pilot_steps(rows, recipe),
-    "row": by_key[DECAYED.key, seeds[-1], recipe.steps],
+    # The pilot's steps, by weight decay.
+    "pilot": {
+      arm.weight_decay: list(tried[arm].values()) for arm in sorted(tried)
+    },
+    "row": [row for row in main if row["method"] == DECAYED.key][-1],
     "minutes": (end - start) / 60,
   }
   return its | {"verdict": markdown("grokking_verdict.md", its)}
 
 
-def rates_facts(rows: Rows, steps: int) -> dict[str, Any]:
+def rates_facts(
+  rows: Rows, steps: int = grokking.RATES_STEPS
+) -> dict[str, Any]:
   """Returns the facts of the page about several learning rates."""
-  by_rate, p_values = {}, {}
+  goals, by_rate = {}, {}
   for rate in grokking.RATES:
     recipe = Recipe(learning_rate=rate, steps=steps)
-    its = [row for row in rows if row["config_hash"] == recipe.hash]
-    arms = dict.fromkeys(Arm(**row["settings"]) for row in its)
-    goal = {arm: grokking.steps_to_goal(its, arm, recipe) for arm in arms}
-    by_rate[rate] = {arm: _arm(its, arm, goal[arm], recipe) for arm in arms}
-    for question, p in grokking.tests(goal, steps).items():
-      p_values[rate, question] = p
-  holm = stats.holm(list(p_values.values())).tolist()
-  is_tuned = lambda arm: arm.weight_decay and not arm.orthograd
-  where = lambda is_so: [
-    rate
-    for rate, arms in by_rate.items()
-    for arm, its in arms.items()
-    if is_so(arm, its, arms)
-  ]
+    goals[rate] = grokking.steps_to_goal(rows, recipe)
+    by_rate[rate] = _arms(rows, goals[rate], recipe)
+  tests = grokking.tests(goals, steps)
+  where = lambda is_so: [rate for rate, arms in by_rate.items() if is_so(arms)]
   whole = lambda its: its["reached"] == its["seeds"]
   median = lambda its: its["to_goal"][0]
+  tuned = lambda arms: next(
+    arms[arm] for arm in arms if arm.weight_decay and not arm.orthograd
+  )
   return {
     "rates": by_rate,
-    "tests": [
-      (*test, p, adjusted)
-      for (test, p), adjusted in zip(p_values.items(), holm, strict=True)
-    ],
+    "tests": [(*question, *p) for question, p in tests.items()],
     # The rates at which all seeds reach 99 %.
-    "bare": where(lambda arm, its, _: arm == ADAMW and whole(its)),
-    "orthograd": where(lambda arm, its, _: arm == ORTHOGRAD and whole(its)),
-    "tuned": where(lambda arm, its, _: is_tuned(arm) and whole(its)),
+    "bare": where(lambda arms: whole(arms[ADAMW])),
+    "orthograd": where(lambda arms: whole(arms[ORTHOGRAD])),
+    "tuned": where(lambda arms: whole(tuned(arms))),
     # Where AdamW with a tuned weight decay needs fewer steps than ⊥AdamW.
-    "sooner": where(
-      lambda arm, its, arms: (
-        is_tuned(arm) and median(its) < median(arms[ORTHOGRAD])
-      )
-    ),
+    "sooner": where(lambda arms: median(tuned(arms)) < median(arms[ORTHOGRAD])),
     "steps": steps,
     "row": rows[-1],
   }
 
 
-def _arm(
-  rows: Rows, arm: Arm, goal: Mapping[int, int], recipe: Recipe
-) -> dict[str, Any]:
-  """Returns the steps to 99 % of an arm's seeds, and metrics at the end."""
-  steps, end = list(goal.values()), (arm.key, recipe.steps, recipe.hash)
-  ended = [
-    row
-    for row in rows
-    if (row["method"], row["epoch"], row["config_hash"]) == end
-    and row["seed"] in goal
-  ]
-  values = lambda part, metric: np.array(
-    [r[part][metric] for r in ended], float
-  )
-  return {
-    "name": arm.name,
-    "seeds": len(steps),
-    "reached": sum(step <= recipe.steps for step in steps),
-    "to_goal": [float(f(steps)) for f in (np.median, np.min, np.max)],
-    "train": values("train", "top1"),
-    **{m: values("metrics", m) for m in ("top1", "loss", "ece")},
-  }
-
-
-def pilot_steps(rows: Rows, recipe: Recipe) -> dict[float, list[int]]:
-  """Returns the steps to 99 % of the pilot's seeds, by AdamW's weight decay."""
-  pilot = [row for row in rows if row["study"] == PILOT]
-  return {
-    decay: list(
-      grokking.steps_to_goal(pilot, Arm(False, decay), recipe).values()
+def _arms(
+  rows: Rows, goal: Mapping[Arm, Mapping[int, int]], recipe: Recipe
+) -> dict[Arm, dict[str, Any]]:
+  """Returns the steps to 99 % of each arm's seeds, and metrics at the end."""
+  end = recipe.hash, recipe.steps
+  ended = [row for row in rows if (row["config_hash"], row["epoch"]) == end]
+  arms = {}
+  for arm, its in goal.items():
+    steps = list(its.values())
+    last = [row for row in ended if row["method"] == arm.key]
+    values = lambda part, metric, last=last: np.array(
+      [row[part][metric] for row in last], float
     )
-    for decay in sorted({row["settings"]["weight_decay"] for row in pilot})
-  }
+    arms[arm] = {
+      "name": arm.name,
+      "seeds": len(steps),
+      "reached": sum(step <= recipe.steps for step in steps),
+      "to_goal": [float(f(steps)) for f in (np.median, np.min, np.max)],
+      "train": values("train", "top1"),
+      **{m: values("metrics", m) for m in ("top1", "loss", "ece")},
+    }
+  return arms
 
 
-def conclude(goal: Mapping[Arm, np.ndarray], steps: int) -> dict[str, Any]:
+def conclude(
+  goal: Mapping[Arm, Mapping[int, int]], recipe: Recipe
+) -> dict[str, Any]:
   """Returns the plan's two tests of the steps to 99 %, and their conclusion."""
-  reached = [int(np.sum(goal[arm] <= steps)) for arm in (ORTHOGRAD, ADAMW)]
-  fisher = grokking.fisher(goal[ORTHOGRAD], goal[ADAMW], steps)
-  wilcoxon = stats.wilcoxon(goal[ORTHOGRAD], goal[DECAYED])
-  difference = goal[ORTHOGRAD] - goal[DECAYED]
-  n = np.count_nonzero(difference)
-  p = {"fisher": fisher, "wilcoxon": wilcoxon.pvalue}
-  holm = dict(zip(p, stats.holm(list(p.values())).tolist(), strict=True))
-  more = holm["fisher"] < LEVEL and reached[0] > reached[1]
+  tests = grokking.tests({recipe.learning_rate: goal}, recipe.steps)
+  p, holm = (
+    dict(zip(("fisher", "wilcoxon"), its, strict=True))
+    for its in zip(*tests.values(), strict=True)
+  )
+  bare, ours, decayed = (
+    np.array(list(goal[arm].values())) for arm in (ADAMW, ORTHOGRAD, DECAYED)
+  )
+  reached = lambda steps: np.sum(steps <= recipe.steps)
+  more = holm["fisher"] < LEVEL and reached(ours) > reached(bare)
   # The rank sum of positive differences, minus its expectation.
-  excess = wilcoxon.statistic - n * (n + 1) / 4
+  n = np.count_nonzero(ours - decayed)
+  excess = stats.wilcoxon(ours, decayed).statistic - n * (n + 1) / 4
   differs = holm["wilcoxon"] < LEVEL
   return {
     "p": p,
     "holm": holm,
-    "difference": float(np.median(difference)),
+    "difference": float(np.median(ours - decayed)),
     "orthograd_faster": differs and excess < 0,
     "adamw_faster": differs and excess > 0,
     "needed": more and differs and excess < 0,

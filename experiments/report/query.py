@@ -3,7 +3,8 @@
 The rest of the report sees rows only through :class:`Results`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+import itertools
 import pathlib
 import re
 import tomllib
@@ -13,22 +14,21 @@ import numpy as np
 
 from experiments import config, datasets, registry
 from experiments.config import Study
-from experiments.rows import Missing, RowsError, kept
+from experiments.rows import RowsError, kept
 from experiments.rows import read as read_rows
 
 PLAN = pathlib.Path(__file__).parents[1] / "PLAN.md"
 PAIR = ("sgd", "orthograd")
 Pair = tuple[str, str]
-Epoch = int | Sequence[int]  # 0 is the last one
 
 LABELS = tomllib.loads(
   pathlib.Path(__file__).with_name("labels.toml").read_text("utf-8")
 )
 METRICS: dict[str, str] = LABELS["metrics"]
 POOLS: dict[str, dict[str, Any]] = LABELS["pools"]
+_PARTS = registry.OPTIMIZERS | registry.LOSSES
 NAMES: dict[str, str] = {
-  **{name: part.label for name, part in registry.OPTIMIZERS.items()},
-  **{name: part.label for name, part in registry.LOSSES.items()},
+  **{name: part.label for name, part in _PARTS.items()},
   **LABELS["methods"],
   **LABELS["parts"],
 }
@@ -59,15 +59,14 @@ def method_name(method: str) -> str:
     rate, decay = match[2], power(float(match[3]))
     return f"{method_name(match[1])}, rate {rate}, decay {decay}"
   plain = method.removeprefix("orthograd_")
-  if re.fullmatch(r"decay_[\d.e-]+", plain):
-    words = f"decay {power(float(plain.removeprefix('decay_')))}"
-    return f"SGD, {words}" if plain == method else f"⊥Grad, {words}"
+  start = "" if plain == method else "⊥Grad, "
+  if match := re.fullmatch(r"decay_([\d.e-]+)", plain):
+    return f"{start or 'SGD, '}decay {power(float(match[1]))}"
   part = plain.removeprefix("cosine_")
   if part in LABELS["parts"]:
     tail = "" if part == plain else ", cosine"
     return f"⊥Grad on {LABELS['parts'][part]}{tail}"
-  words = NAMES.get(plain, plain.replace("_", " "))
-  return words if plain == method else f"⊥Grad, {words}"
+  return start + NAMES.get(plain, plain.replace("_", " "))
 
 
 def pair_name(pair: Pair) -> str:
@@ -96,55 +95,36 @@ def power(value: float) -> str:
 
 
 class Outcome(NamedTuple):
-  """A number of each run.
-
-  Attributes:
-    label: name in tables.
-    metric: name in rows.
-    part: part of the rows: "metrics" or, after temperature scaling, "scaled"
-      and the like.
-    images: set of images, or a name that :func:`sets` knows.
-    sign: 1 if lower is better, -1 if higher is.
-    tested: whether the plan tests it in every study.
-  """
+  """A number of each run."""
 
   label: str
-  metric: str
-  part: str = "metrics"
-  images: str = "clean"
-  sign: int = 1
-  tested: bool = True
+  metric: str  # its name in rows
+  part: str = "metrics"  # of rows; after temperature scaling, "scaled_half" …
+  images: str = "clean"  # a set of images, or a name that `sets` knows
+  sign: int = 1  # -1 if higher is better
+  tested: bool = True  # by the plan, in every study
 
 
 OUTCOMES = {name: Outcome(**it) for name, it in LABELS["outcomes"].items()}
 
 
-def outcome(it: str | Outcome, images: str = "", part: str = "") -> Outcome:
+def outcome(name: str, images: str = "", part: str = "") -> Outcome:
   """Returns an outcome by its name or a metric's, with other images or part."""
-  if isinstance(it, str):
-    it = OUTCOMES.get(it) or Outcome(METRICS.get(it, it), it)
-  changes = {"images": images, "part": part}
-  return it._replace(**{k: v for k, v in changes.items() if v})
+  it = OUTCOMES.get(name) or Outcome(METRICS.get(name, name), name)
+  return it._replace(images=images or it.images, part=part or it.part)
 
 
 def sets(name: str) -> tuple[str, ...]:
-  """Returns the sets of images in rows behind a name.
-
-  Examples:
-    >>> sets("clean"), len(sets("corrupted")), sets("fog")[0]
-    (('clean',), 75, 'fog/1')
-    >>> sets("severity 0"), sets("severity 2")[0]
-    (('clean',), 'gaussian_noise/2')
-  """
+  """Returns the sets of images in rows behind a name."""
   names, severities = datasets.CORRUPTIONS, range(1, 6)
+  if name == "severity 0":
+    return ("clean",)
   if name in datasets.ALL_CORRUPTIONS:
     names = (name,)
   elif name == "extra":
     names = datasets.EXTRA_CORRUPTIONS
   elif match := re.fullmatch(r"severity (\d)", name):
     severities = [int(match[1])]
-    if severities == [0]:
-      return ("clean",)
   elif name != "corrupted":
     return (name,)
   return tuple(f"{it}/{severity}" for it in names for severity in severities)
@@ -153,9 +133,7 @@ def sets(name: str) -> tuple[str, ...]:
 class Results:
   """Rows of one recipe, by method, seed, epoch and set of images."""
 
-  def __init__(
-    self, rows: Iterable[dict[str, Any]], recipe: config.Config
-  ) -> None:
+  def __init__(self, rows: Iterable[dict[str, Any]], recipe: config.Config):
     self.epochs = recipe.epochs
     self.rows = {
       (row["method"], row["seed"], row["epoch"], row["dataset"]): row
@@ -170,14 +148,15 @@ class Results:
     return (images,) if images in self._images else sets(images)
 
   def seeds(
-    self, methods: Iterable[str], images: str = "clean", epoch: Epoch = 0
+    self,
+    methods: Iterable[str],
+    images: str = "clean",
+    epochs: Iterable[int] = (0,),
   ) -> list[int]:
-    """Returns the seeds that have rows of all these, by default of the end."""
-    epochs = [epoch] if isinstance(epoch, int) else epoch
+    """Returns the seeds that have rows of all these. Epoch 0 is the last."""
     wanted = [
-      (method, one or self.epochs, name)
-      for method in methods
-      for one in epochs
+      (method, epoch or self.epochs, name)
+      for method, epoch in itertools.product(methods, epochs)
       for name in self.sets(images)
     ]
     has = lambda s: all((m, s, e, name) in self.rows for m, e, name in wanted)
@@ -187,9 +166,8 @@ class Results:
     self, methods: Sequence[str], seeds: Iterable[int], images: str = "clean"
   ) -> list[int]:
     """Returns the epochs after which all of these runs were evaluated."""
-    epochs = sorted({epoch for _, _, epoch, _ in self.rows})
-    all_of = lambda epoch: set(seeds) <= set(self.seeds(methods, images, epoch))
-    return list(filter(all_of, epochs))
+    epochs, wanted = sorted({epoch for _, _, epoch, _ in self.rows}), set(seeds)
+    return [e for e in epochs if wanted <= {*self.seeds(methods, images, [e])}]
 
   def get(
     self, method: str, seed: int, images: str = "clean", epoch: int = 0
@@ -198,28 +176,24 @@ class Results:
     epoch = epoch or self.epochs
     return [self.rows[method, seed, epoch, it] for it in self.sets(images)]
 
-  def measured(
-    self, methods: Iterable[str], it: str | Outcome, least: int = 2
-  ) -> bool:
+  def measured(self, methods: Sequence[str], name: str, least: int = 2) -> bool:
     """Returns whether at least so many seeds have the outcome for all."""
-    it, methods = outcome(it), list(methods)
+    it = outcome(name)
     seeds = self.seeds(methods, it.images)
     return len(seeds) >= least and all(
       row.get(it.part, {}).get(it.metric) is not None
-      for method in methods
-      for seed in seeds
+      for method, seed in itertools.product(methods, seeds)
       for row in self.get(method, seed, it.images)
     )
 
   def outcomes(
-    self, groups: Iterable[Iterable[str]], first: str, least: int = 2
+    self, groups: Sequence[Sequence[str]], first: str, least: int = 2
   ) -> list[str]:
     """Returns the outcomes of all groups of methods, a primary one first.
 
     After T, they are of half of the images if the primary one is, or if rows
     have no others; else of all images.
     """
-    groups = list(groups)
     its = [
       it
       for it in dict.fromkeys([first, *OUTCOMES])
@@ -232,78 +206,33 @@ class Results:
   def values(
     self,
     method: str,
-    it: str | Outcome = "scaled_loss",
-    seeds: Sequence[int] | None = None,
-    epoch: Epoch = 0,
+    name: str = "scaled_loss",
+    seeds: Iterable[int] | None = None,
+    epoch: int = 0,
     images: str = "",
     part: str = "",
   ) -> np.ndarray:
-    """Returns the outcome of each seed, a mean over images and epochs.
-
-    By default, of all seeds and after the last epoch.
-    """
-    it = outcome(it, images, part)
-    epochs = [epoch] if isinstance(epoch, int) else epoch
+    """Returns the outcome of each seed at the end, or after an epoch."""
+    it = outcome(name, images, part)
     if seeds is None:
-      seeds = self.seeds([method], it.images, epoch)
+      seeds = self.seeds([method], it.images, [epoch])
     each = [
-      [
-        [row[it.part][it.metric] for row in self.get(method, s, it.images, one)]
-        for one in epochs
-      ]
+      [row[it.part][it.metric] for row in self.get(method, s, it.images, epoch)]
       for s in seeds
     ]
-    return np.array(each, float).mean(axis=(1, 2))
+    return np.array(each, float).mean(axis=1)
 
   def over_epochs(
     self,
     method: str,
-    it: str | Outcome,
+    name: str,
     seeds: Sequence[int],
     epochs: Sequence[int],
     images: str = "",
   ) -> np.ndarray:
     """Returns an outcome of shape (seeds, epochs)."""
-    columns = [self.values(method, it, seeds, e, images) for e in epochs]
+    columns = [self.values(method, name, seeds, e, images) for e in epochs]
     return np.stack(columns, axis=1)
-
-
-class Source:
-  """Studies and their results: those that are kept, and one's own."""
-
-  def __init__(self, own: Mapping[str, tuple[Study, Results]] | None = None):
-    self._own = dict(own or {})
-    self._kept: dict[Any, Results] = {}
-
-  def study(self, name: str) -> Study:
-    """Returns a study, or the one whose recipe a pool has."""
-    if name in self._own:
-      return self._own[name][0]
-    return config.load_study(POOLS[name]["study"] if name in POOLS else name)
-
-  def results(self, name: str) -> Results:
-    """Returns the results of a study or pool."""
-    if name in self._own:
-      return self._own[name][1]
-    study = self.study(name)
-    its = POOLS[name]["files"] if name in POOLS else kept.sharing(study)
-    files = tuple(its)
-    key = files, study.config.hash
-    if key not in self._kept:
-      rows = [*kept.load(files), *arm_rows(study)]
-      self._kept[key] = Results(rows, study.config)
-    return self._kept[key]
-
-  def is_planned(self, name: str) -> bool:
-    """Returns whether PLAN.md plans the study with just these settings."""
-    return name in planned() and config.own_study(name) == self.study(name)
-
-  def is_complete(self, name: str) -> bool:
-    """Returns whether every run has rows of all images, or diverged."""
-    study, results = self.study(name), self.results(name)
-    keys = {(study.config.hash, *key) for key in results.rows}
-    runs = not any(map(Missing(study, keys), study.runs))
-    return runs and all(map(self.is_complete, study.arms))
 
 
 def load(folder: pathlib.Path) -> tuple[Study, Results]:

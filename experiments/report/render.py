@@ -21,15 +21,8 @@ import markdown_it
 import numpy as np
 
 from experiments import files
-from experiments.report import compare
-from experiments.report.query import (
-  LABELS,
-  METRICS,
-  OUTCOMES,
-  method_name,
-  pair_name,
-  power,
-)
+from experiments.report import compare, query
+from experiments.report.query import LABELS, method_name, pair_name, power
 from orthograd_optax import plots
 from orthograd_optax.calibration import _page as page_of_the_library
 
@@ -99,8 +92,7 @@ def p_value(p: float | None) -> str:
 
 def label(key: str) -> str:
   """Returns the label of an outcome, a metric or a corruption."""
-  known = OUTCOMES.get(key)
-  return METRICS.get(key) or (known.label if known else key.replace("_", " "))
+  return query.outcome(key).label.replace("_", " ")
 
 
 def bare(key: str) -> str:
@@ -190,13 +182,8 @@ class Page:
     with files.replacing(path) as temporary:
       temporary.write_text(self.markdown + "\n", encoding="utf-8")
 
-  def write_html(self, path: pathlib.Path) -> None:
-    """Writes one HTML page that needs no other file."""
-    with files.replacing(path) as temporary:
-      temporary.write_text(self.html(), encoding="utf-8")
-
   def html(self) -> str:
-    """Returns the page as HTML, in the style of the library's pages.
+    """Returns one HTML page that needs no other file.
 
     A table before the first section has the headline numbers.
     """

@@ -10,9 +10,8 @@ import pathlib
 from typing import Any
 
 from experiments import config, files
-from experiments.rows.missing import Missing
 from experiments.rows.schema import key
-from experiments.rows.storing import RowsError, read, write
+from experiments.rows.storing import Missing, RowsError, read, write
 
 FOLDER = pathlib.Path(__file__).parents[1] / "results"
 SUMS = "SHA256SUMS"
@@ -52,7 +51,6 @@ def keep(
 
 
 def _digests(folder: pathlib.Path) -> dict[str, str]:
-  """Returns the digests in `SHA256SUMS`, by file."""
   path = folder / SUMS
   with files.naming(path):
     text = path.read_text("utf-8", "replace") if path.exists() else ""
@@ -60,43 +58,30 @@ def _digests(folder: pathlib.Path) -> dict[str, str]:
   return {name: digest for digest, _, name in pairs}
 
 
-def verify(path: pathlib.Path) -> None:
-  """Checks a file of kept rows against `SHA256SUMS`.
-
-  Raises:
-    RowsError: if it is missing, not listed or has another digest.
-  """
-  expected = _digests(path.parent).get(path.name, "no digest")
-  given = files.sha256(path) if path.exists() else "no such file"
-  if given != expected:
-    raise RowsError(
-      f"{path} was changed: expected {expected} as in {SUMS}, got {given}. "
-      "Restore both with git, or remove the file if git does not have it, and "
-      "change rows by `python -m experiments keep` only."
-    )
-
-
 def load(
   studies: Iterable[str], folder: pathlib.Path = FOLDER
 ) -> list[dict[str, Any]]:
-  """Returns the kept rows of studies, not to be changed.
-
-  A study without kept rows adds none.
-  """
-  names = _digests(folder).keys() | {path.name for path in folder.glob("*.gz")}
-  paths = (folder / f"{study}.jsonl.gz" for study in studies)
-  return [row for path in paths if path.name in names for row in _read(path)]
-
-
-def _read(path: pathlib.Path) -> list[dict[str, Any]]:
-  verify(path)
-  return _read_once(path, path.stat().st_mtime_ns)
+  """Returns the kept rows of studies, if there are any. Don't change them."""
+  digests, rows = _digests(folder), []
+  for path in (folder / f"{study}.jsonl.gz" for study in studies):
+    if path.name not in digests and not path.exists():
+      continue
+    expected = digests.get(path.name, "no digest")
+    given = files.sha256(path) if path.exists() else "no such file"
+    if given != expected:
+      raise RowsError(
+        f"{path} was changed: expected {expected} as in {SUMS}, got {given}. "
+        "Restore both with git, or remove the file if git does not have it, "
+        "and change rows by `python -m experiments keep` only."
+      )
+    rows += _read(path, given)
+  return rows
 
 
 @functools.cache
-def _read_once(path: pathlib.Path, written: int) -> list[dict[str, Any]]:
-  """Reads the rows of a file, which many pages use, as written at that time."""
-  del written
+def _read(path: pathlib.Path, digest: str) -> list[dict[str, Any]]:
+  """Reads the rows of a file with this digest, which many pages use."""
+  del digest
   return list(read(path))
 
 
@@ -109,14 +94,11 @@ def sharing(study: config.Study) -> dict[str, config.Study]:
 def begin(
   study: config.Study, folder: pathlib.Path, results: pathlib.Path = FOLDER
 ) -> int:
-  """Begins a study's folder with the rows that are kept.
+  """Copies kept rows to a study's folder without rows. Returns their number.
 
-  A folder that has rows is left unchanged. Studies that share the folder are
-  included. Of a run that lacks rows it takes none: the run will be trained
-  again, and all rows of a run must be of the same network.
-
-  Returns:
-    The number of rows that were copied.
+  Studies that share the folder are included. Of a run that lacks rows it takes
+  none: the run will be trained again, and all rows of a run must be of the same
+  network.
   """
   path = folder / "rows.jsonl"
   if path.exists():

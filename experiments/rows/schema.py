@@ -26,14 +26,9 @@ def _mapping_to(is_entry: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 class Kind(NamedTuple):
-  """What values a field may have.
+  """What values a field may have."""
 
-  Attributes:
-    name: what a valid value is called.
-    is_valid: whether a value is valid.
-  """
-
-  name: str
+  name: str  # of a valid value
   is_valid: Callable[[Any], bool]
 
 
@@ -49,16 +44,10 @@ MAPPING = Kind("values by name", lambda value: isinstance(value, dict))
 
 
 class Field(NamedTuple):
-  """A field of a row.
-
-  Attributes:
-    kind: the values that it may have.
-    meaning: what it says, for the reader of a file.
-    required: whether every row has it.
-  """
+  """A field of a row."""
 
   kind: Kind
-  meaning: str
+  meaning: str  # for the reader of a file
   required: bool = False
 
 
@@ -118,14 +107,9 @@ FIELDS = SHARED | MEASURED
 
 
 def key(row: Mapping[str, Any]) -> Key:
-  """Returns what identifies a row: config, method, seed, epoch, dataset."""
-  return (
-    row["config_hash"],
-    row["method"],
-    row["seed"],
-    row["epoch"],
-    row["dataset"],
-  )
+  """Returns what identifies a row."""
+  run = row["config_hash"], row["method"], row["seed"]
+  return (*run, row["epoch"], row["dataset"])
 
 
 def problem(row: Any, fields: Mapping[str, Field] = FIELDS) -> str | None:

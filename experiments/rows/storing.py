@@ -18,7 +18,7 @@ trace.
 """
 
 import collections
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 import contextlib
 import copy
 import dataclasses
@@ -33,7 +33,7 @@ import reprlib
 from typing import Any
 import zlib
 
-from experiments.config import Method, Study
+from experiments.config import Method, Run, Study, split_ensemble
 from experiments.fields import unparse
 from experiments.files import UserError, naming, parse_json, replacing
 from experiments.rows import schema
@@ -48,15 +48,10 @@ class RowsError(UserError):
 
 
 class Chain:
-  """Encodes rows as lines, and decodes lines, in the order of a file.
-
-  Attributes:
-    check: the check of the last line.
-    contexts: the fields of each context.
-  """
+  """Encodes rows as lines, and decodes lines, in the order of a file."""
 
   def __init__(self):
-    self.check = b""
+    self.check = b""  # of the last line
     self.contexts: list[dict[str, Any]] = []
     self._numbers: dict[str, int] = {}  # of contexts, by their fields
 
@@ -67,10 +62,10 @@ class Chain:
     shared = {name: row[name] for name in row if name in SHARED}
     measured = {name: row[name] for name in row if name not in SHARED}
     identity, lines = json.dumps(shared, sort_keys=True), b""
-    if (number := self._numbers.get(identity)) is None:
-      number = self._add_context(shared, identity)
-      lines = self._line({"context": number, "fields": shared})
-    return lines + self._line({"context": number} | measured)
+    if identity not in self._numbers:
+      lines = self._line({"context": len(self.contexts), "fields": shared})
+      self._add_context(shared)
+    return lines + self._line({"context": self._numbers[identity]} | measured)
 
   def decode(self, line: bytes) -> dict[str, Any] | None:
     """Returns the row of a line without its newline, or None for a context.
@@ -96,7 +91,7 @@ class Chain:
       fields = content["fields"]
       if wrong := schema.problem(fields, SHARED):
         raise ValueError(f"is not a valid context: {wrong}")
-      self._add_context(fields, json.dumps(fields, sort_keys=True))
+      self._add_context(fields)
       return None
     if type(number) is not int or not 0 <= number < len(self.contexts):
       raise ValueError(f"has an unknown context, {reprlib.repr(number)}")
@@ -104,18 +99,14 @@ class Chain:
       raise ValueError(f"is not a valid row: {wrong}")
     return self.contexts[number] | content
 
-  def _add_context(self, fields: dict[str, Any], identity: str) -> int:
-    self._numbers[identity] = len(self.contexts)
+  def _add_context(self, fields: dict[str, Any]) -> None:
+    self._numbers[json.dumps(fields, sort_keys=True)] = len(self.contexts)
     self.contexts.append(fields)
-    return self._numbers[identity]
 
   def _line(self, content: Mapping[str, Any]) -> bytes:
-    form: Any = {"ensure_ascii": False, "separators": (",", ":")}
-    try:
-      text = json.dumps(content, allow_nan=False, **form)
-    except ValueError:  # a number that is not finite
-      text = json.dumps(finite(content), **form)
-    start = text.encode()
+    start = json.dumps(
+      finite(content), ensure_ascii=False, separators=(",", ":")
+    ).encode()
     self.check = _digest(self.check, start)
     return start[:-1] + _CHECK % self.check + b"\n"
 
@@ -125,30 +116,17 @@ def _digest(check: bytes, content: bytes) -> bytes:
 
 
 class Rows:
-  """A file of rows. Rows are only added, each of them once.
-
-  A crash may leave a torn last line. It is cut off when the file is opened for
-  writing, and its row is made again.
-
-  Attributes:
-    path: the file.
-    keys: the keys of its rows.
-  """
+  """A file of rows. Rows are only added, each of them once."""
 
   def __init__(self, path: pathlib.Path, write: bool = True):
     self.path = path
     if write and path.exists():
-      _repair(path)
-    self.keys: set[Key] = set()
+      content = _content(path)
+      whole = content.rfind(b"\n") + 1
+      if whole < len(content):  # A crash has left a torn last line.
+        os.truncate(path, whole)
     self._chain = Chain()
-    self._configs: dict[str, dict[str, Any]] = {}
-    self._methods: dict[tuple[str, str], Any] = {}
-    for row in read(path, self._chain):
-      self.keys.add(key(row))
-      self._configs.setdefault(row["config_hash"], row.get("config", {}))
-      if "members" not in row:  # of an ensemble
-        name = row["config_hash"], row["method"]
-        self._methods[name] = row.get("settings")
+    self.keys = {key(row) for row in read(path, self._chain)}
 
   def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
     """Adds rows, except those that are there already.
@@ -181,15 +159,16 @@ class Rows:
 
   def check_methods(self, study: Study) -> None:
     """Checks that each method has the settings that it has in the rows."""
+    known = {
+      its["method"]: its.get("settings")
+      for its in self._chain.contexts
+      if its["config_hash"] == study.config.hash
+    }
     for method in study.methods:
-      known = self._methods.get((study.config.hash, method.name))
+      its = dataclasses.asdict(method)
       # Older rows lack newer settings, and have some that are gone.
-      defaults = dataclasses.asdict(Method())
-      changed = [
-        name
-        for name, value in dataclasses.asdict(method).items()
-        if known and value != known.get(name, defaults[name])
-      ]
+      settings = dataclasses.asdict(Method()) | (known.get(method.name) or its)
+      changed = [name for name, value in its.items() if value != settings[name]]
       if changed:
         raise RowsError(
           f"{self.path} has rows of {method.name} with another "
@@ -202,44 +181,59 @@ class Rows:
 
     A page shows the study's methods, with the study's config.
     """
-    runs = {key[:3] for key in self.keys if key[:2] in self._methods}
-    here = [method for its, method, _ in runs if its == study.config.hash]
-    others = set(here) - set(study.method_names)
+    changes: dict[str, str] = {}
+    for its in self._chain.contexts:
+      config, config_hash = its.get("config", {}), its["config_hash"]
+      changed = [
+        f"{name}={unparse(config[name])}"
+        for name, value in dataclasses.asdict(study.config).items()
+        if config.get(name, value) != value
+      ]
+      other = f"another config, {config_hash}"
+      changes[config_hash] = ", ".join(changed) or other
+    runs = {key[:3] for key in self.keys if not split_ensemble(key[1])[1]}
     counts = collections.Counter(
-      self._changes(its, study)
-      for its, _, _ in runs
-      if its != study.config.hash
+      changes[its] for its, _, _ in runs if its != study.config.hash
     )
-    if others:
-      counts[f"other methods ({', '.join(sorted(others))})"] = sum(
-        method in others for method in here
-      )
+    here = [method for its, method, _ in runs if its == study.config.hash]
+    if others := sorted(set(here) - set(study.method_names)):
+      words = f"other methods ({', '.join(others)})"
+      counts[words] = sum(method in others for method in here)
     return [
       f"{count} run{'s' if count > 1 else ''} with {settings}"
       for settings, count in sorted(counts.items())
     ]
-
-  def _changes(self, config_hash: str, study: Study) -> str:
-    """Returns the settings of a config that differ from the study's."""
-    config = self._configs[config_hash]
-    changes = [
-      f"{name}={unparse(config[name])}"
-      for name, value in dataclasses.asdict(study.config).items()
-      if config.get(name, value) != value
-    ]
-    return ", ".join(changes) or f"another config, {config_hash}"
 
   def note(self, rows: Iterable[Mapping[str, Any]]) -> None:
     """Notes rows that another process writes."""
     self.keys |= {key(row) for row in rows}
 
 
-def _repair(path: pathlib.Path) -> None:
-  """Cuts off a torn last line."""
-  content = _content(path)
-  whole = content.rfind(b"\n") + 1
-  if whole < len(content):
-    os.truncate(path, whole)
+class Missing:
+  """The rows that a study still lacks, by the keys of those that exist."""
+
+  def __init__(self, study: Study, keys: Set[Key]):  # `keys` may grow
+    self.study, self.keys = study, keys
+
+  def datasets(self, run: Run, epoch: int) -> list[str]:
+    """Returns the sets of images for which a run lacks an epoch's rows."""
+    if self.diverged(run):
+      return []
+    names = self.study.datasets(epoch)
+    return [name for name in names if not self._has(run, epoch, name)]
+
+  def diverged(self, run: Run) -> bool:
+    epochs = range(1, self.study.config.epochs + 1)
+    return any(self._has(run, epoch, "diverged") for epoch in epochs)
+
+  def _has(self, run: Run, epoch: int, dataset: str) -> bool:
+    config_hash, method = self.study.config.hash, run.method.name
+    return (config_hash, method, run.seed, epoch, dataset) in self.keys
+
+  def __call__(self, run: Run) -> bool:
+    """Returns whether anything of a run is missing."""
+    epochs = self.study.epochs_evaluated()
+    return any(self.datasets(run, epoch) for epoch in epochs)
 
 
 def write(path: pathlib.Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -274,19 +268,17 @@ def read(
   for number, line in enumerate(_lines(path), 1):
     try:
       row = chain.decode(line)
+      first = numbers.setdefault(key(row), number) if row else number
+      if first != number:
+        raise ValueError(
+          f"is of the same run, epoch and images as line {first}"
+        )
     except (KeyError, TypeError, ValueError) as error:
       raise RowsError(
         f"Line {number} of {path} {error}. {_remedy(path)}"
       ) from error
-    if row is None:
-      continue
-    first = numbers.setdefault(key(row), number)
-    if first != number:
-      raise RowsError(
-        f"Line {number} of {path} is of the same run, epoch and images as line "
-        f"{first}. {_remedy(path)}"
-      )
-    yield row
+    if row:
+      yield row
 
 
 def join(paths: Iterable[pathlib.Path], output: pathlib.Path) -> None:
@@ -296,21 +288,20 @@ def join(paths: Iterable[pathlib.Path], output: pathlib.Path) -> None:
     RowsError: if a check is wrong, or two files have a row of the same run,
       epoch and images.
   """
-  rows: dict[Key, dict[str, Any]] = {}
-  sources: dict[Key, pathlib.Path] = {}
+  rows: dict[Key, tuple[pathlib.Path, dict[str, Any]]] = {}
   for path in paths:
     for row in read(path):
       if (its := key(row)) in rows:
         _, method, seed, epoch, dataset = its
         raise RowsError(
-          f"{sources[its]} and {path} both have a row of {method}, seed "
+          f"{rows[its][0]} and {path} both have a row of {method}, seed "
           f"{seed}, after epoch {epoch} on {dataset}. Join files of different "
           "runs only, and each file once."
         )
-      rows[its], sources[its] = row, path
+      rows[its] = path, row
   if not rows:
     raise RowsError("The files to join have no rows. Give folders of a study.")
-  write(output, (rows[its] for its in sorted(rows)))
+  write(output, (rows[its][1] for its in sorted(rows)))
 
 
 def _content(path: pathlib.Path) -> bytes:
@@ -335,12 +326,8 @@ def _lines(path: pathlib.Path) -> list[bytes]:
 
 def _remedy(path: pathlib.Path) -> str:
   if path.suffix == ".gz":
-    return (
-      "Restore it with git, or make it again with `python -m experiments keep`."
-    )
-  return (
-    "Remove it and all lines after it, and repeat the command that made them."
-  )
+    return "Restore it with git, or `python -m experiments keep` it again."
+  return "Remove it and all later lines, and repeat the command that made them."
 
 
 def finite(value: Any) -> Any:

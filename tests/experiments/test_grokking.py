@@ -9,6 +9,7 @@ import optax
 import pytest
 import scipy.special
 import scipy.stats
+from statsmodels.stats.multitest import multipletests
 
 from experiments import __main__ as command
 from experiments import grokking
@@ -161,15 +162,15 @@ def test_steps_to_goal():
   arm, recipe = grokking.ORTHOGRAD, grokking.Recipe(steps=20)
   row = lambda seed, step, top1: {
     "config_hash": recipe.hash,
-    "method": arm.key,
+    "settings": arm._asdict(),
     "seed": seed,
     "epoch": step,
     "metrics": {"top1": top1},
   }
   actual = [row(1, 5, 3.0), row(1, 10, 99.0), row(1, 15, 98.0), row(1, 20, 100)]
   actual += [row(2, 5, 1.0), row(2, 20, 98.99)]
-  assert grokking.steps_to_goal(actual, arm, recipe) == {1: 10, 2: 21}
-  assert grokking.steps_to_goal(actual, grokking.ADAMW, recipe) == {}
+  assert grokking.steps_to_goal(actual, recipe) == {arm: {1: 10, 2: 21}}
+  assert grokking.steps_to_goal(actual, grokking.Recipe()) == {}
 
 
 def test_stablemax():
@@ -207,11 +208,13 @@ def test_tests_of_rates():
     scipy.stats.wilcoxon(ours, steps[tuned]).pvalue,
     scipy.stats.wilcoxon(ours, steps[grokking.STABLEMAX]).pvalue,
   ]
-  actual = grokking.tests(goal, 100)
-  np.testing.assert_allclose(list(actual.values()), expected, rtol=1e-12)
+  actual, holm = zip(*grokking.tests({0.01: goal}, 100).values(), strict=True)
+  np.testing.assert_allclose(actual, expected, rtol=1e-12)
+  adjusted = multipletests(expected, method="holm")[1]
+  np.testing.assert_allclose(holm, adjusted, rtol=1e-12)
   goal[tuned] = {seed: goal[tuned][seed] for seed in range(1, 9)}
   goal[grokking.STABLEMAX] = {1: 20}  # too few seeds to test
-  _, p = grokking.tests(goal, 100).values()
+  _, (p, _) = grokking.tests({0.01: goal}, 100).values()
   expected = scipy.stats.wilcoxon(ours[1:9], steps[tuned][1:9]).pvalue
   np.testing.assert_allclose(p, expected, rtol=1e-12)
 
@@ -229,10 +232,9 @@ def test_rates(tmp_path, monkeypatch, capsys):
   assert {row["seed"] for row in pilot} == {903, 904, 905}
   for orthograd_ in (False, True):
     steps = {
-      decay: np.mean(list(grokking.steps_to_goal(pilot, arm, small).values()))
-      for decay in grokking.DECAYS.ladders["weight_decay"]
-      if (arm := grokking.Arm(orthograd_, decay))
-      and grokking.steps_to_goal(pilot, arm, small)
+      arm.weight_decay: np.mean(list(its.values()))
+      for arm, its in grokking.steps_to_goal(pilot, small).items()
+      if arm.orthograd == orthograd_
     }
     (tuned,) = {
       row["settings"]["weight_decay"]

@@ -45,8 +45,9 @@ def packages(tmp_path_factory):
   return folder
 
 
-def test_text(packages):
-  text = language.collect(TINY, [packages])
+def test_text(packages, monkeypatch):
+  monkeypatch.setattr(language, "text_folders", lambda: [packages])
+  text = language.collect(TINY)
   whole = {
     "train": bytes(text.train),
     "held_out": text.held_out.tobytes(),
@@ -71,24 +72,26 @@ def test_text(packages):
     assert facts["packages"] <= facts["files"]
   assert text.train.shape == (3000,)
   assert text.test.shape == text.held_out.shape == (6, 17)
-  again = language.collect(TINY, [packages])
+  again = language.collect(TINY)
   assert again.facts == text.facts
 
 
-def test_too_little_text(tmp_path):
+def test_too_little_text(tmp_path, monkeypatch):
+  monkeypatch.setattr(language, "text_folders", lambda: [tmp_path])
   with pytest.raises(UserError, match="train text has 0 bytes, but needs at"):
-    language.collect(TINY, [tmp_path])
+    language.collect(TINY)
 
 
-def test_rows_of_another_text(packages, tmp_path):
+def test_rows_of_another_text(packages, tmp_path, monkeypatch):
   """Are not left to be trained again without a word."""
+  monkeypatch.setattr(language, "text_folders", lambda: [packages])
   text = {"train": {"sha256": "another"}}
   config = dataclasses.asdict(TINY) | {"text": text}
   row = {"study": language.STUDY, "config": config, "config_hash": "c"}
   row |= {"method": "adamw_weak", "seed": 1, "epoch": 4, "dataset": "clean"}
   engine_rows.write(tmp_path / "rows.jsonl", [row | {"metrics": {}}])
   with pytest.raises(UserError, match="another text, .* Install the same"):
-    language.run(tmp_path, TINY, (1, 2), [packages])
+    language.run(tmp_path, TINY, (1, 2))
 
 
 def test_windows_share_no_label():
@@ -189,7 +192,8 @@ def test_results():
 
 @pytest.mark.slow
 def test_study(packages, tmp_path, monkeypatch, capsys):
-  run = lambda: language.run(tmp_path, TINY, (1, 2), [packages])
+  monkeypatch.setattr(language, "text_folders", lambda: [packages])
+  run = lambda: language.run(tmp_path, TINY, (1, 2))
   rows = run()
   everything = list(engine_rows.read(tmp_path / "rows.jsonl"))
   tuning = [row for row in everything if row["study"] == language.TUNING]

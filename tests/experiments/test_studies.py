@@ -9,6 +9,7 @@ import pytest
 
 from experiments import config, engine, tuning
 from experiments.report import query
+from experiments.report.compare import Comparisons
 from experiments.rows import read
 from experiments.tuning import Grid
 
@@ -161,7 +162,7 @@ def test_arms_are_methods_on_pages(monkeypatch):
   }
   load = lambda names: [row for name in names for row in rows.get(name, ())]
   monkeypatch.setattr(query.kept, "load", load)
-  actual = query.Source().results("no_temperature")
+  actual = Comparisons().results("no_temperature")
   values = lambda *args: actual.values(*args, seeds=[400]).tolist()
   assert values("sgd", "loss") == [3.0]
   assert values("held_out_temperature", "loss") == [1.0]

@@ -14,7 +14,7 @@ from experiments import __main__ as command
 from experiments import datasets, report, rows
 from experiments.report import build, query
 from experiments.report.compare import Comparisons
-from experiments.report.query import LABELS, Results, Source
+from experiments.report.query import LABELS, Results
 from experiments.report.render import PAPER
 from experiments.rows import RowsError, kept
 from experiments.studies import extended, schedules, table1, wide
@@ -591,7 +591,7 @@ def test_after_t_of_the_second_edition_is_of_all_images():
 def test_a_study_waits_for_its_arms():
   study = dataclasses.replace(schedules.STUDY, arms=("held_out_temperature",))
   its = Results(made(seeds=10), schedules.STUDY.config)
-  complete = lambda of: Source({"schedules": (of, its)}).is_complete(
+  complete = lambda of: Comparisons({"schedules": (of, its)}).is_complete(
     "schedules"
   )
   assert complete(schedules.STUDY) and not complete(study)

@@ -69,13 +69,11 @@ LATE = [30, 35, 25, 40, 30, 45, 30, 35, 30, 50]
 SOON = [10, 15, 10, 15, 20, 10, 15, 10, 25, 15]
 
 
-def test_page(tmp_path, monkeypatch):
+def test_page(tmp_path):
   ours, theirs = LATE, SOON
   rows = made(goals(ours, theirs), pilot=[(1.0, 40), (8.0, 15)])
-  monkeypatch.setattr(kept, "load", lambda _: rows)
-  monkeypatch.setattr(page, "Recipe", lambda: RECIPE)
   link = {"page": lambda name, plan_only: f"PLAN.md#11-{name}"}
-  made_page = page.make(page.kept_facts(), link)
+  made_page = page.make(rows, RECIPE, link)
   made_page.write_markdown(tmp_path / "grokking.md")
   assert "**Weight decay does it, too:** without" in made_page.markdown
   assert (tmp_path / "grokking.png").stat().st_size > 10_000
@@ -106,8 +104,9 @@ def test_page(tmp_path, monkeypatch):
   ],
 )
 def test_p_against_scipy(ours, theirs, bare):
-  each = {k: np.array(v) for k, v in goals(ours, theirs, bare).items()}
-  actual = page.conclude(each, RECIPE.steps)
+  each = goals(ours, theirs, bare).items()
+  goal = {k: dict(zip(SEEDS, v, strict=True)) for k, v in each}
+  actual = page.conclude(goal, RECIPE)
   count = lambda its: sum(goal <= RECIPE.steps for goal in its)
   table = [[count(ours), 10 - count(ours)], [count(bare), 10 - count(bare)]]
   fisher = scipy.stats.fisher_exact(table)[1]
@@ -186,11 +185,12 @@ def test_missing_number():
   rows = made(goals(SOON, LATE))
   rows[9]["metrics"]["loss"] = None  # diverged, at the end
   with pytest.raises(TemplateError, match="must be finite"):
-    page.make(page.facts(rows, RECIPE), {"page": lambda *_, **__: ""})
+    page.make(rows, RECIPE, {"page": lambda *_, **__: ""})
 
 
 def test_kept_rows():
-  its = page.kept_facts()
+  rows = kept.load([grokking.STUDY, page.PILOT])
+  its = page.facts(rows, grokking.Recipe())
   assert its["seeds"] == list(SEEDS) and len(its["pilot"]) == 5
   steps = {decay: np.mean(each) for decay, each in its["pilot"].items()}
   assert min(steps, key=steps.__getitem__) == grokking.TUNED

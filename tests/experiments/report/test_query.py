@@ -5,7 +5,8 @@ import pytest
 
 from experiments import config, datasets
 from experiments.report import query
-from experiments.report.query import LABELS, OUTCOMES, Results, Source
+from experiments.report.compare import Comparisons
+from experiments.report.query import LABELS, OUTCOMES, Results
 from experiments.rows import kept
 from experiments.studies import table1
 
@@ -49,7 +50,7 @@ def test_values():
   np.testing.assert_array_equal(result.values("sgd", "loss"), [1, 2, 3])
   np.testing.assert_array_equal(result.values("sgd"), [0.5, 1, 1.5])  # after T
   assert result.values("sgd", "raw_corrupted_loss") == np.arange(75).mean() + 10
-  assert result.values("sgd", "loss", [0], [20, 100]) == 3.0
+  assert result.values("sgd", "loss", [0], 20) == 5.0
   assert result.over_epochs("sgd", "loss", [0], [20, 100]).tolist() == [[5, 1]]
   assert result.evaluated(["sgd"], [0]) == [20, 100]
   assert result.evaluated(["sgd"], [0, 1]) == [100]
@@ -94,4 +95,5 @@ def test_what_is_planned():
 @pytest.mark.parametrize("name", ["schedules", "data_100_percent"])
 def test_a_study_without_rows_is_incomplete(name, monkeypatch):
   monkeypatch.setattr(kept, "load", lambda files: [])
-  assert Source().is_planned(name) and not Source().is_complete(name)
+  ask = Comparisons()
+  assert ask.is_planned(name) and not ask.is_complete(name)

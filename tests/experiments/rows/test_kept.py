@@ -96,7 +96,6 @@ def test_kept_rows_that_were_changed(tmp_path):
     if content is None:
       path.unlink()
     for use in (
-      lambda: kept_rows.verify(path),
       lambda: kept_rows.load(["tiny"], into),
       lambda: kept_rows.keep([folder], into),
     ):
