@@ -98,7 +98,7 @@ COMMANDS: dict[str, argparse.ArgumentParser] = {}
 def command(
   text: str, *options: Options, example: str, **defaults: Any
 ) -> None:
-  """Adds a command, which calls `do_NAME` of studies.py or data.py.
+  """Adds a command, which calls `do_NAME` of studies.py, data.py or listing.py.
 
   Args:
     text: its help. The first line is its summary.
@@ -107,7 +107,7 @@ def command(
     **defaults: values of options that are not given.
   """
   name, *others = example.split()
-  group, module = ALL, "studies"
+  group, module = ALL, "listing" if name == "list" else "studies"
   if name == "data":
     group, module, name = DATA, "data", others[0]
   parser = group.add_parser(

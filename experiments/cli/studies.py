@@ -52,19 +52,6 @@ def do_plan(args: argparse.Namespace) -> None:
     print(f"settings   {changes}")
 
 
-def do_list(args: argparse.Namespace) -> None:
-  del args
-  names = config.study_names()
-  width = max(map(len, names))
-  for name in names:
-    try:
-      study, text = config.describe(name)
-      about = f"{len(study.runs):3} runs  {text.splitlines()[0]}"
-    except config.ConfigError as error:
-      about = f"Error: {error}"
-    print(f"{name:{width}} {about}")
-
-
 def do_merge(args: argparse.Namespace) -> None:
   _merge(args.folder, args.output)
 

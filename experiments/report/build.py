@@ -366,8 +366,9 @@ def write_study(folder: pathlib.Path) -> str:
     "tested": ask.tested(study.name),
     "means": ask.means(study.name, study.method_names),
   }
+  opening = page.markdown.split("\n\n")[1]
   said = (markdown(name, facts) for name in ("summary.md", "methods.md"))
-  return "\n\n".join([*said, f"The page: {path}"])
+  return "\n\n".join([opening, *said, f"The page: {path}"])
 
 
 def show(folder: pathlib.Path) -> str:
