@@ -31,7 +31,7 @@ from experiments.files import UserError
 from experiments.rows import read
 from experiments.standalone import Run, Task
 from experiments.tuning import Grid
-from orthograd_optax import calibration, orthograd_adamw, stats
+from orthograd_optax import calibration, orthograd_adamw
 
 STUDY, TUNING = "language", "language_tuning"
 SEEDS, TUNING_SEEDS = range(100, 105), (900,)
@@ -385,47 +385,3 @@ def mean_losses(rows: Rows) -> dict[str, float]:
     value = row["metrics"]["loss"]
     values[row["method"]].append(math.inf if value is None else value)
   return {name: float(np.mean(each)) for name, each in values.items()}
-
-
-def result_text(rows: Rows) -> str:
-  """Returns a line for each decay and outcome: both means and the difference.
-
-  Bits per byte have the margin of PLAN.md, 3 % of the mean without ⊥Grad, and p
-  with Holm's adjustment over the four comparisons.
-  """
-  bits = 1 / math.log(2)
-  outcomes = {
-    "bits per byte": ("metrics", "loss", bits),
-    "token ECE": ("metrics", "ece", 1.0),
-    "bits per byte after T": ("scaled_crossed", "loss", bits),
-    "token ECE after T": ("scaled_crossed", "ece", 1.0),
-  }
-  # A run that diverged has no loss.
-  ended = [row for row in rows if row["metrics"]["loss"] is not None]
-  runs = {(row["method"], row["seed"]): row for row in ended}
-  tests = {}
-  for pair in PAIRS:
-    a, b = (arm.key for arm in pair)
-    seeds = sorted(s for name, s in runs if name == a and (b, s) in runs)
-    for label, (part, metric, unit) in outcomes.items():
-      old, new = (
-        [unit * runs[name, seed][part][metric] for seed in seeds]
-        for name in (a, b)
-      )
-      test = stats.compare(old, new, paired=True) if seeds[1:] else None
-      tests[f"{b}, {label}"] = test
-  primary = [name for name in tests if ", bits" in name]
-  holm = stats.holm([it.p if (it := tests[name]) else 1.0 for name in primary])
-  adjusted = dict(zip(primary, holm, strict=True))
-  lines = []
-  for name, it in tests.items():
-    if it is None:
-      lines.append(f"{name}: fewer than two seeds to compare")
-      continue
-    low, high = it.difference_interval
-    line = f"{name}: {it.mean_old:.4f} → {it.mean_new:.4f}, "
-    line += f"{it.difference:+.4f} ({low:+.4f}, {high:+.4f}), {it.n[0]} seeds"
-    if name in adjusted:
-      line += f", margin {0.03 * it.mean_old:.4f}, p {adjusted[name]:.3f}"
-    lines.append(line)
-  return "\n".join(lines)

@@ -94,7 +94,7 @@ def do_language(args: argparse.Namespace) -> None:
   _keep_programs()
   recipe = language.SMALL if args.small else language.Recipe()
   rows = language.run(args.output, recipe, args.seeds or language.SEEDS)
-  print(language.result_text(rows))
+  print(report.language.text(rows))
 
 
 def _study(args: argparse.Namespace) -> tuple[Study, pathlib.Path]:

@@ -4,6 +4,7 @@
 fills templates, and `build` makes the pages. `templates/` has the words.
 """
 
+from experiments.report import language as language
 from experiments.report.build import show as show
 from experiments.report.build import write_pages as write_pages
 from experiments.report.build import write_study as write_study

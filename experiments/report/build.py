@@ -19,7 +19,15 @@ import scipy.stats
 from experiments import config, datasets, files, registry
 from experiments.engine import models
 from experiments.grokking import RATES_STUDY, STUDY
-from experiments.report import compare, figures, grokking, query, render
+from experiments.language import STUDY as LANGUAGE
+from experiments.report import (
+  compare,
+  figures,
+  grokking,
+  language,
+  query,
+  render,
+)
 from experiments.report.compare import Comparisons
 from experiments.report.query import OUTCOMES, PAIR
 from experiments.report.render import Page, markdown
@@ -321,6 +329,10 @@ def make_all(
     elif name == RATES_STUDY:
       if kept.load([name]):
         yield name, Page(markdown(f"{name}.md", facts), {})
+    elif name == LANGUAGE:
+      if rows := kept.load([name]):
+        its = facts | language.facts(rows)
+        yield name, Page(markdown(f"{name}.md", its), {})
     elif name in SCREENS:
       if name == SCREENS[0] and all(map(ask.is_complete, SCREENS)):
         runs = [ask.provenance(it) for it in SCREENS]

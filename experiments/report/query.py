@@ -279,6 +279,6 @@ def planned() -> dict[str, str]:
   for heading in re.findall(r"^## (\d.*)$", PLAN.read_text("utf-8"), re.M):
     anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
     for name in re.findall(r"`(\w+)`", heading):
-      if name in known or name in ("grokking", "grokking_rates"):
+      if name in known or name in ("grokking", "grokking_rates", "language"):
         links[name] = f"#{anchor}"
   return links

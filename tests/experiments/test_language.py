@@ -10,7 +10,7 @@ import scipy.special
 import scipy.stats
 
 from experiments import __main__ as command
-from experiments import language
+from experiments import language, report
 from experiments import rows as engine_rows
 from experiments.files import UserError
 
@@ -150,46 +150,6 @@ def test_choice_counts_diverged_runs():
   assert language.mean_losses(rows) == {"a": 1.5, "b": math.inf}
 
 
-def test_results():
-  """Differences, intervals and p against SciPy; diverged runs are left out."""
-  random = np.random.default_rng(0)
-  loss = {
-    (arm.key, seed): random.normal(1.0 + 0.1 * arm.orthograd, 0.05)
-    for pair in language.PAIRS
-    for arm in pair
-    for seed in range(5)
-  }
-  rows = [
-    {
-      "method": name,
-      "seed": seed,
-      "metrics": {"loss": value, "ece": 0.1 * value},
-      "scaled_crossed": {"loss": 0.9 * value, "ece": 0.01 * value},
-    }
-    for (name, seed), value in loss.items()
-  ]
-  # Of the usual decay, seed 4 diverged; of the weak one, all but one seed.
-  lost = [("adamw_usual", 4), *(("adamw_weak", seed) for seed in range(1, 5))]
-  for row in rows:
-    if (row["method"], row["seed"]) in lost:
-      row["metrics"] = {"loss": None, "ece": None}
-  lines = language.result_text(rows).splitlines()
-  assert len(lines) == 8
-  old, new = (
-    np.array([loss[name, seed] for seed in range(4)]) / math.log(2)
-    for name in ("adamw_usual", "orthograd_adamw_usual")
-  )
-  test = scipy.stats.ttest_rel(new, old)
-  low, high = test.confidence_interval()
-  assert lines[0] == (
-    f"orthograd_adamw_usual, bits per byte: {old.mean():.4f} → "
-    f"{new.mean():.4f}, {np.mean(new - old):+.4f} ({low:+.4f}, {high:+.4f}), "
-    f"4 seeds, margin {0.03 * old.mean():.4f}, p {4 * test.pvalue:.3f}"
-  )
-  assert "margin" not in lines[1] and "0.9" not in lines[1]
-  assert lines[4].endswith("bits per byte: fewer than two seeds to compare")
-
-
 @pytest.mark.slow
 def test_study(packages, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(language, "text_folders", lambda: [packages])
@@ -209,14 +169,14 @@ def test_study(packages, tmp_path, monkeypatch, capsys):
     best = min(its, key=lambda row: row["metrics"]["loss"])
     assert row["settings"] == best["settings"]
     assert row["config"]["text"]["test"]["bytes"] == 6 * 17
-  text = language.result_text(rows)
+  text = report.language.text(rows)
   pair = [
     [r["metrics"]["loss"] for r in rows if r["method"] == name]
     for name in ("adamw_usual", "orthograd_adamw_usual")
   ]
   low, high = scipy.stats.ttest_rel(pair[1], pair[0]).confidence_interval()
   low, high = low / math.log(2), high / math.log(2)
-  assert f"({low:+.4f}, {high:+.4f})" in text.splitlines()[0]
+  assert f"({low:+.4f}, {high:+.4f})" in text
   monkeypatch.setattr(language, "train", lambda *_: pytest.fail("it trains"))
   assert run() == rows  # nothing is trained again
   words = ["language", "--small", "--seeds", "1,2", "--output", str(tmp_path)]

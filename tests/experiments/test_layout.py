@@ -24,8 +24,8 @@ MAY_IMPORT = {
     *("datasets", "config", "fields", "registry", "rows", "shares", "tuning"),
   },
   "report": {
-    *("datasets", "config", "engine", "grokking", "registry", "rows"),
-    "studies",
+    *("datasets", "config", "engine", "grokking", "language", "registry"),
+    *("rows", "studies"),
   },
   "cli": {
     *("datasets", "config", "engine", "grokking", "language", "report"),

@@ -1,0 +1,62 @@
+"""Says what `language`, study 18, measured: bits per byte and ECE."""
+
+import collections
+import math
+from typing import Any
+
+import numpy as np
+
+from experiments.grokking import Rows
+from experiments.language import DECAYS, PAIRS, Arm
+from experiments.report import query, render
+from experiments.report.compare import Compared, adjust
+
+# The plan tests the first two; the others are described.
+OUTCOMES = {
+  "loss": "bits per byte",
+  "crossed_loss": "bits per byte after T",
+  "ece": "token ECE",
+  "crossed_ece": "token ECE after T",
+}
+
+
+def facts(rows: Rows) -> dict[str, Any]:
+  """Returns the comparisons of each weight decay, and what was trained.
+
+  A run that diverged has no loss, and is left out.
+  """
+  runs: dict[str, dict[int, Any]] = collections.defaultdict(dict)
+  diverged = []
+  for row in rows:
+    if row["metrics"]["loss"] is None:
+      diverged.append((row["method"], row["seed"]))
+    else:
+      runs[row["method"]][row["seed"]] = row
+  compared: dict[str, dict[str, Compared]] = {}
+  for decay, pair in zip(DECAYS, PAIRS, strict=True):
+    a, b = (arm.key for arm in pair)
+    seeds = sorted(runs[a].keys() & runs[b].keys())
+    for name, label in OUTCOMES.items() if len(seeds) > 1 else ():
+      it = query.outcome(name)._replace(label=label)
+      unit = 1 / math.log(2) if it.metric == "loss" else 1.0
+      old, new = (
+        unit * np.array([runs[key][s][it.part][it.metric] for s in seeds])
+        for key in (a, b)
+      )
+      cell = Compared(it, old, new, (a, b))
+      compared.setdefault(decay, {})[name] = cell
+  tested = [cells[it] for cells in compared.values() for it in [*OUTCOMES][:2]]
+  adjust(tested, planned=2 * len(PAIRS))
+  return {
+    "compared": compared,
+    "decays": DECAYS,
+    "lacking": [decay for decay in DECAYS if decay not in compared],
+    "diverged": sorted(diverged),
+    "arms": sorted({Arm(**row["settings"]) for row in rows}),
+    "row": rows[-1],
+  }
+
+
+def text(rows: Rows) -> str:
+  """Returns the result without the page, for the command."""
+  return render.markdown("language_result.md", facts(rows))
