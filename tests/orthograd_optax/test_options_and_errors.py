@@ -3,6 +3,7 @@
 from typing import Any
 import warnings
 
+from absl.testing import parameterized
 import chex
 import jax
 from jax import export
@@ -195,13 +196,15 @@ def test_impossible_traced_numbers(name, value):
   assert_words(error, f"{name} must be {NUMBERS[name][0]}", kind)
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_possible_numbers(name):
-  want, _ = update(orthograd(**{name: 1.0}))
-  run = lambda x: update(orthograd(**{name: x}))[0]
-  for value in (1, np.float32(1), np.array(1.0), jnp.array(1), jnp.array(1.0)):
-    chex.assert_trees_all_close(run(value), want, rtol=1e-6)
-    chex.assert_trees_all_close(jax.jit(run)(value), want, rtol=1e-6)
+class NumbersTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.parameters(*NUMBERS)
+  def test_possible_numbers(self, name):
+    want, _ = update(orthograd(**{name: 1.0}))
+    run: Any = self.variant(lambda x: update(orthograd(**{name: x}))[0])
+    one = 1, np.float32(1), np.array(1.0), jnp.array(1), jnp.array(1.0)
+    for value in one:
+      chex.assert_trees_all_close(run(value), want, rtol=1e-6)
 
 
 # Labels.

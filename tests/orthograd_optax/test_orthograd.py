@@ -1,5 +1,8 @@
 """The options of orthograd, and their errors."""
 
+from typing import Any
+
+from absl.testing import parameterized
 import chex
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,20 +59,26 @@ def assert_close(got, want):
 # Which leaves form a vector.
 
 
-def test_group_by_leaf():
-  want = jax.tree.map(project_together, PARAMS, GRADS)
-  assert_close(update(orthograd())[0], want)
+PROJECTED = {
+  "leaf": jax.tree.map(project_together, PARAMS, GRADS),
+  "layer": {k: project_together(PARAMS[k], GRADS[k]) for k in PARAMS},
+  "global": project_together(PARAMS, GRADS),
+}
 
 
-def test_group_by_layer():
-  want = {k: project_together(PARAMS[k], GRADS[k]) for k in PARAMS}
-  assert_close(update(orthograd(group_by="layer"))[0], want)
+class GroupByTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True, with_pmap=True)
+  @parameterized.parameters(*PROJECTED)
+  def test_group_by(self, group_by):
+    transform = orthograd(group_by=group_by)
+    project: Any = self.variant(lambda g, w: update(transform, g, w)[0])
+    got = project(GRADS, PARAMS)
+    chex.assert_trees_all_equal_shapes_and_dtypes(got, GRADS)
+    assert_close(got, PROJECTED[group_by])
 
 
-def test_group_by_global():
-  want = project_together(PARAMS, GRADS)
-  assert_close(update(orthograd(group_by="global"))[0], want)
-  assert_close(update(optax.flatten(orthograd()))[0], want)
+def test_flattened_is_global():
+  assert_close(update(optax.flatten(orthograd()))[0], PROJECTED["global"])
 
 
 def test_group_by_callable():

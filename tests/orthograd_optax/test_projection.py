@@ -3,6 +3,7 @@
 import collections
 import functools
 
+import chex
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -32,7 +33,7 @@ def compiled(**options):
 def apply(w, g, strength=1.0, eps=1e-30, **options):
   with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
     out = compiled(**options)(w, g, strength, eps)
-  assert (out.dtype, out.shape) == (g.dtype, g.shape)
+  chex.assert_trees_all_equal_shapes_and_dtypes(out, g)
   return np.asarray(out)
 
 
@@ -182,7 +183,7 @@ def test_finite_in_finite_out(pair, renormalize):
   w, g = pair
   # A projection may have entries √n times larger than g has.
   assume(norm(real64(g)) < 3e38)
-  assert np.all(np.isfinite(apply(w, g, renormalize=renormalize)))
+  chex.assert_tree_all_finite(apply(w, g, renormalize=renormalize))
 
 
 @pytest.mark.usefixtures("on_each")
@@ -497,7 +498,7 @@ def test_finite_gradients_stay_finite():
   ws = [[jnp.ones(2, "float16"), jnp.array([1.0, -1.0])]]
   gs = [[jnp.array([1.0, -2.0], "float16"), jnp.array([1e6, -1e6])]]
   (actual,) = _projection.project_groups(ws, gs, (((0,), (0,)),))
-  assert all(np.all(np.isfinite(x)) for x in actual.updates)
+  chex.assert_tree_all_finite(actual.updates)
   # What is not finite stays visible.
   bad = np.array([np.inf, 1.0, 1.0], "float16")
   assert np.all(np.isnan(real64(apply(np.ones(3, "float16"), bad))))
@@ -555,7 +556,7 @@ def test_vectors_of_many_shapes_solved_as_one():
   with jax.enable_x64(True):
     ((indices, sums),) = _sums.wide_stacks(groups)
   assert sorted(indices) == list(range(len(pairs)))
-  assert sums.wg.shape == (len(pairs),)
+  chex.assert_shape(sums.wg, (len(pairs),))
   check_all(pairs, _projection.project_groups)
 
 
@@ -583,8 +584,8 @@ def test_groups_of_any_arrays_solved_as_one():
     np.testing.assert_allclose(
       actual[1].updates[0][:, i], expected(wb[:, i], gb[:, i]), rtol=1e-4
     )
-  assert actual[0].cosine.shape == actual[1].cosine.shape == (3,)
-  assert actual[2].updates[0].dtype == "bfloat16"
+  chex.assert_shape([actual[0].cosine, actual[1].cosine], (3,))
+  chex.assert_type(actual[2].updates, jnp.bfloat16)
   np.testing.assert_allclose(
     real64(actual[2].updates[0]), expected(wb, half), rtol=0.02, atol=0.01
   )
@@ -656,7 +657,7 @@ def test_a_group_may_mix_dtypes():
   with jax.numpy_dtype_promotion("strict"):
     out, _ = transform.update(g, (), w)
   want = reference.project(flat(w), flat(g))
-  assert {k: x.dtype for k, x in out.items()} == {k: g[k].dtype for k in g}
+  chex.assert_trees_all_equal_dtypes(out, g)
   np.testing.assert_allclose(flat(out)[:5], want[:5], rtol=8e-3)
   np.testing.assert_allclose(flat(out)[5:], want[5:], rtol=1e-5)
 
@@ -671,7 +672,7 @@ def test_gradients_flow_through_float32(shape):
   transform = orthograd()
   value = lambda g: jnp.vdot(transform.update(g, (), w)[0], cotangent)
   got = jax.jit(jax.grad(value))(jnp.asarray(g))
-  assert got.dtype == jnp.float32
+  chex.assert_type(got, jnp.float32)
   direction = np.sin(1 + np.arange(g.size)).reshape(shape)
   along = lambda t: np.sum(
     reference.project(real64(w), real64(g) + t * direction) * cotangent
@@ -685,7 +686,7 @@ def test_empty_batch():
   transform = orthograd(batch_axes=0)
   tree = {"a": jnp.ones((2, 300)), "b": jnp.zeros((0, 3))}
   out, _ = transform.update(tree, transform.init(tree), tree)
-  assert out["b"].shape == (0, 3)
+  chex.assert_trees_all_equal_shapes(out, tree)
 
 
 @pytest.mark.mostly_slow(5)
@@ -702,5 +703,5 @@ def test_empty_batch():
 def test_no_nan_gradients_at_the_edges(w, g, renormalize):
   transform = orthograd(renormalize=renormalize, eps=0.0)
   value = lambda w, g: jnp.sum(transform.update(g, (), w)[0] ** 2)
-  for x in jax.grad(value, (0, 1))(jnp.asarray(w), jnp.asarray(g)):
-    assert np.all(np.isfinite(x))
+  grads = jax.grad(value, (0, 1))(jnp.asarray(w), jnp.asarray(g))
+  chex.assert_tree_all_finite(grads)

@@ -1,12 +1,13 @@
 """Bins against plain loops, and tallies against whole sets."""
 
-import functools
+from typing import Any
 
+import chex
 from hypothesis import given
 from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
-from logit_sets import KEYS, assert_close, binned, confidence64, synthetic
+from logit_sets import assert_close, binned, confidence64, synthetic
 import numpy as np
 import pytest
 
@@ -29,16 +30,15 @@ def test_average_reliability_is_that_of_all_images():
   logits = (3 * random.normal(size=(4, 250, 5))).astype(np.float32)
   labels = random.integers(0, 5, size=(4, 250))
   stacked = jax.vmap(calibration.reliability)(logits, labels)
-  assert stacked.count.shape == (4, 10)
+  chex.assert_shape(stacked.count, (4, 10))
   expected = calibration.reliability(logits.reshape(-1, 5), labels.ravel())
   one_by_one = [
     calibration.reliability(*pair) for pair in zip(logits, labels, strict=True)
   ]
   for seeds in (stacked, one_by_one):
     average = calibration.average_reliability(seeds)
-    np.testing.assert_array_equal(average.count, expected.count)
-    assert_close(average.confidence, expected.confidence)
-    assert_close(average.accuracy, expected.accuracy)
+    chex.assert_trees_all_equal(average.count, expected.count)
+    chex.assert_trees_all_close(average, expected, rtol=1e-6, atol=1e-7)
 
 
 def test_average_reliability_refuses():
@@ -63,7 +63,7 @@ def test_confidence_of_one_is_in_the_last_bin():
   assert_close(calibration.nll(logits, labels), 40 / 3)
   values = calibration.evaluate(logits, labels)
   del values["confidence_correlation"]  # All confidences are equal.
-  assert np.all(np.isfinite(list(values.values())))
+  chex.assert_tree_all_finite(values)
 
 
 @pytest.mark.mostly_slow(3)
@@ -82,6 +82,12 @@ def test_edges_belong_to_the_bin_below(classes):
 # Streams.
 
 
+def assert_same(actual, expected, atol=1e-7):
+  chex.assert_trees_all_close(
+    dict(actual), dict(expected), rtol=2e-6, atol=atol
+  )
+
+
 @given(
   st.integers(0, 2**32 - 1),
   st.floats(0.01, 100.0),
@@ -96,12 +102,11 @@ def test_tallies_add_up(seed, scale, order):
     total += calibration.tally(logits[i], labels[i])
   everything = logits.reshape(-1, 4), labels.ravel()
   whole = calibration.tally(*everything)
-  for part in ("count", "correct", "top5"):
-    np.testing.assert_array_equal(getattr(total, part), getattr(whole, part))
+  chex.assert_trees_all_equal_shapes_and_dtypes(total, whole)
+  counts = lambda tally: (tally.count, tally.correct, tally.top5)
+  chex.assert_trees_all_equal(counts(total), counts(whole))
   sums = jax.tree.map(jnp.add, total.sums, total.lost)
-  jax.tree.map(
-    functools.partial(assert_close, rtol=1e-6, atol=1e-6), sums, whole.sums
-  )
+  chex.assert_trees_all_close(sums, whole.sums, rtol=1e-6, atol=1e-6)
   actual, expected = total.metrics(), whole.metrics()
   # Sums of squares lose digits, or all of them, where confidences are close.
   correlation = actual.pop("confidence_correlation")
@@ -109,33 +114,34 @@ def test_tallies_add_up(seed, scale, order):
   assert abs(correlation - exact) < 1e-4 or np.isnan(correlation)
   assert scale < 0.1 or not np.isnan(correlation)
   del expected["confidence_correlation"]
-  for key, value in expected.items():
-    assert_close(actual[key], value, rtol=2e-6, atol=2e-6)
+  assert_same(actual, expected, atol=2e-6)
 
 
-def test_tally_in_a_scan_with_padding():
-  logits, labels = synthetic(images=230)
-  padded = np.full((300, 10), np.nan, np.float32)
-  padded[:230] = logits
-  padded_labels = np.concatenate([labels, np.full(70, -1)])
-  batches = padded.reshape(3, 100, 10), padded_labels.reshape(3, 100)
-  keep = (np.arange(300) < 230).reshape(3, 100)
+class StreamTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True, with_pmap=True)
+  def test_tally_in_a_scan_with_padding(self):
+    logits, labels = synthetic(images=230)
+    padded = np.full((300, 10), np.nan, np.float32)
+    padded[:230] = logits
+    padded_labels = np.concatenate([labels, np.full(70, -1)])
+    batches = padded.reshape(3, 100, 10), padded_labels.reshape(3, 100)
+    keep = (np.arange(300) < 230).reshape(3, 100)
 
-  @jax.jit
-  def stream(logits, labels, keep):
-    def add(total, batch):
-      return total + calibration.tally(*batch[:2], where=batch[2]), None
+    def stream(logits, labels, keep):
+      def add(total, batch):
+        return total + calibration.tally(*batch[:2], where=batch[2]), None
 
-    start = calibration.Tally.empty()
-    return jax.lax.scan(add, start, (logits, labels, keep))[0].metrics()
+      start = calibration.Tally.empty()
+      return jax.lax.scan(add, start, (logits, labels, keep))[0].metrics()
 
-  actual = stream(*batches, keep)
-  expected = calibration.evaluate(logits, labels)
-  for key in KEYS:
-    assert_close(actual[key], expected[key], rtol=2e-6)
-  # And outside of jit, where labels are looked at.
-  last = calibration.tally(batches[0][2], batches[1][2], where=keep[2])
-  assert last.count.sum() == 30
+    run: Any = self.variant(stream)
+    actual = run(*batches, keep)
+    assert_same(actual, calibration.evaluate(logits, labels))
+    # And outside of a scan, where labels are looked at.
+    last: Any = self.variant(
+      lambda z, y, keep: calibration.tally(z, y, where=keep).count.sum()
+    )
+    assert last(batches[0][2], batches[1][2], keep[2]) == 30
 
 
 def test_tally_over_devices():
@@ -154,8 +160,7 @@ def test_tally_over_devices():
     )
   )(logits[: 100 * n], labels[: 100 * n])
   expected = calibration.evaluate(logits[: 100 * n], labels[: 100 * n])
-  for key in KEYS:
-    assert_close(actual[key], expected[key], rtol=2e-6)
+  assert_same(actual, expected)
 
 
 @pytest.mark.slow
@@ -184,12 +189,11 @@ def test_tallies_of_seeds():
   seeds = jnp.stack([logits, 0.5 * logits, 2 * logits])
   tallies = jax.vmap(calibration.tally, in_axes=(0, None))(seeds, labels)
   actual = (tallies + tallies).metrics()
+  chex.assert_shape(list(actual.values()), (3,))
   bins = tallies.reliability()
   for i, one in enumerate(seeds):
     expected = calibration.evaluate(one, labels)
-    for key in KEYS:
-      assert actual[key].shape == (3,)
-      assert_close(actual[key][i], expected[key], rtol=2e-6)
+    assert_same(jax.tree.map(lambda x, i=i: x[i], actual), expected)
     reliability = calibration.reliability(one, labels)
     assert_close(bins.confidence[i], reliability.confidence)
 

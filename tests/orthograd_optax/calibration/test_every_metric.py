@@ -1,7 +1,9 @@
 """What holds for every metric: dtypes, transformations, invariants."""
 
-import itertools
+from typing import Any
 
+from absl.testing import parameterized
+import chex
 from every_metric import METRICS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +22,9 @@ def test_half_precision_is_exact_for_what_it_is(name, dtype):
   logits, labels = synthetic()
   logits = jnp.asarray(logits, dtype)
   actual = METRICS[name](logits, labels)
-  assert actual.dtype == jnp.float32
   expected = METRICS[name](logits.astype(jnp.float32), labels)
-  np.testing.assert_array_equal(actual, expected)
+  chex.assert_type(actual, jnp.float32)
+  chex.assert_trees_all_equal(actual, expected)
 
 
 @pytest.mark.mostly_slow(3)
@@ -31,25 +33,25 @@ def test_float64(name):
   logits, labels = synthetic()
   with jax.enable_x64(True):
     exact = METRICS[name](logits.astype(np.float64), labels)
-    assert exact.dtype == jnp.float64
-    assert METRICS[name](logits, labels).dtype == jnp.float32
+    single = METRICS[name](logits, labels)
+    chex.assert_type([exact, single], [jnp.float64, jnp.float32])
   assert_close(METRICS[name](logits, labels), exact, rtol=2e-6)
 
 
-@pytest.mark.mostly_slow(3)
-@pytest.mark.parametrize("name", METRICS)
-def test_jit_and_vmap(name):
-  metric = METRICS[name]
-  logits, labels = synthetic()
-  stack = jnp.asarray(logits).reshape(2, 2, 500, 10)
-  stack_labels = jnp.asarray(labels[:500])
-  mapped = jax.vmap(metric, in_axes=(0, None))
-  mapped = jax.jit(jax.vmap(mapped, in_axes=(0, None)))
-  actual = mapped(stack, stack_labels)
-  assert actual.shape == (2, 2)
-  for i, j in itertools.product(range(2), range(2)):
-    expected = metric(stack[i, j], stack_labels)
-    assert_close(actual[i, j], expected, rtol=2e-6)
+@pytest.mark.mostly_slow(7)
+class EveryMetricTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True, with_pmap=True)
+  @parameterized.parameters(*METRICS)
+  def test_of_many_sets(self, name):
+    """Runs in a vmap, whose leading axis stays, within each variant."""
+    logits, labels = synthetic()
+    stack, labels = logits.reshape(4, 500, 10), labels[:500]
+    over_sets = jax.vmap(METRICS[name], in_axes=(0, None))
+    mapped: Any = self.variant(over_sets, n_devices=2)
+    actual = mapped(stack, labels)
+    expected = [METRICS[name](one, labels) for one in stack]
+    chex.assert_shape(actual, (4,))
+    assert_close(actual, expected, rtol=2e-6)
 
 
 @pytest.mark.mostly_slow(3)

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 from hypothesis import given
 from hypothesis import strategies as st
 import jax
@@ -95,7 +96,7 @@ def test_separable_data_has_the_lowest_temperature():
   temperature = calibration.fit_temperature(logits, labels)
   assert temperature == np.float32(1e-8)
   scaled = logits / temperature
-  assert np.all(np.isfinite(scaled))
+  chex.assert_tree_all_finite(scaled)
   assert calibration.nll(scaled, labels) == 0
   # A tie with the label's logit doesn't make it less so.
   tied = np.concatenate([logits, np.zeros((1, 10), np.float32)])
@@ -180,7 +181,8 @@ def test_vector_scaling_of_separable_data_is_finite():
   logits, _ = overconfident()
   labels = logits.argmax(axis=1)
   scaling = calibration.fit(logits, labels, "vector")
-  assert np.all(np.isfinite(scaling.scale)) and np.all(scaling.scale > 1)
+  chex.assert_tree_all_finite(scaling.scale)
+  assert np.all(scaling.scale > 1)
   assert calibration.nll(scaling(logits), labels) < 1e-3
 
 

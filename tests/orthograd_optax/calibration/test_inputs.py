@@ -1,6 +1,9 @@
 """What people have in the place of logits and integer labels."""
 
+from typing import Any
+
 import calibration as uncertainty_calibration
+import chex
 from every_metric import METRICS
 import jax
 import jax.numpy as jnp
@@ -14,23 +17,25 @@ from orthograd_optax import calibration
 from orthograd_optax.calibration import _inputs
 
 
-def test_logits_are_taken_at_face_value():
-  """Also those that look like probabilities, under jit or not."""
-  for logits in (
-    np.array([[1.0, 0.0], [0.0, 1.0]], np.float32),
-    np.array([[0.3, 0.7], [0.9, 0.1]], np.float32),
-    np.array([0.3, 0.8], np.float32),
-  ):
-    labels = np.array([0, 1])
-    both = logits if logits.ndim == 2 else np.stack([0 * logits, logits], 1)
-    expected = -special.log_softmax(both.astype(np.float64), axis=1)
-    expected = expected[np.arange(2), labels].mean()
-    for nll in (calibration.nll, jax.jit(calibration.nll)):
+class FaceValueTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True, with_pmap=True)
+  def test_logits_are_taken_at_face_value(self):
+    """Also those that look like probabilities."""
+    for logits in (
+      np.array([[1.0, 0.0], [0.0, 1.0]], np.float32),
+      np.array([[0.3, 0.7], [0.9, 0.1]], np.float32),
+      np.array([0.3, 0.8], np.float32),
+    ):
+      labels = np.array([0, 1])
+      both = logits if logits.ndim == 2 else np.stack([0 * logits, logits], 1)
+      expected = -special.log_softmax(both.astype(np.float64), axis=1)
+      expected = expected[np.arange(2), labels].mean()
+      nll: Any = self.variant(calibration.nll)
       assert_close(nll(logits, labels), expected)
-    assert_close(calibration.tally(logits, labels).metrics()["nll"], expected)
-    calibration.evaluate(logits, labels)
-    with pytest.raises(ValueError, match="look like probabilities"):
-      calibration.fit(logits, labels)
+      assert_close(calibration.tally(logits, labels).metrics()["nll"], expected)
+      calibration.evaluate(logits, labels)
+      with pytest.raises(ValueError, match="look like probabilities"):
+        calibration.fit(logits, labels)
 
 
 def test_small_batches_of_scores_never_fail():
@@ -73,12 +78,12 @@ def test_from_probabilities(data):
   logits, labels = data
   p = softmax64(logits)
   own = calibration.from_probabilities(p)
-  assert own.dtype == jnp.float32 and np.all(np.isfinite(own))
+  chex.assert_type(own, jnp.float32)
   for name in ("accuracy", "ece", "brier", "entropy"):
     metric = METRICS[name]
     assert_close(metric(own, labels), metric(logits, labels), atol=1e-6)
-  assert np.isfinite(calibration.max_logit(own))
-  assert np.isfinite(calibration.logit_variance(own))
+  sizes = calibration.max_logit(own), calibration.logit_variance(own)
+  chex.assert_tree_all_finite((own, sizes))
   traced = jax.jit(calibration.from_probabilities)(p.astype(np.float32))
   assert_close(jax.nn.softmax(traced), p, atol=1e-6)
 

@@ -4,6 +4,7 @@ import functools
 import itertools
 import time
 
+import chex
 import every_metric
 import numpy as np
 import pytest
@@ -195,7 +196,7 @@ def test_a_calibrated_model_has_uniform_p_values():
       for b in np.unique(bins)
     ]
     errors, accuracy = _resampling.consistency(confidence, 10, 200, seed)
-    assert accuracy.shape == (200, 10)
+    chex.assert_shape(accuracy, (200, 10))
     p_values.append((1 + np.sum(errors >= sum(gaps) / 150)) / 201)
   assert stats.kstest(p_values, "uniform").pvalue > 0.05
 

@@ -1,5 +1,6 @@
 """Means over examples, and their parts, against scikit-learn and SciPy."""
 
+import chex
 import jax
 import jax.numpy as jnp
 from logit_sets import (
@@ -95,8 +96,7 @@ def test_evaluate(data):
       *confidence64(logits, labels)
     ).statistic,
   }
-  for key in KEYS:
-    assert_close(actual[key], expected[key])
+  chex.assert_trees_all_close(dict(actual), expected, rtol=1e-6, atol=1e-7)
   # Their order lasts, for tables.
   over_seeds = jax.vmap(calibration.evaluate, in_axes=(0, None))
   assert list(over_seeds(logits[None], labels)) == KEYS

@@ -1,5 +1,6 @@
 """Recalibrators of a report against `calibration.fit`."""
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -63,5 +64,5 @@ def test_recalibrators_take_what_the_report_took():
     for recalibrate in result.recalibrators.values():
       assert recalibrate.columns == (2 if given.shape == (300, 2) else 1)
       p = jax.nn.softmax(recalibrate(given))
-      assert p.shape == (300, 2)
+      chex.assert_shape(p, (300, 2))
       np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-5)
