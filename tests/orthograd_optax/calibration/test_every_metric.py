@@ -89,7 +89,6 @@ def test_nan_is_not_hidden(name):
 
 # Invariants.
 
-
 LOGITS = st.tuples(st.integers(0, 2**32 - 1), st.floats(1e-2, 1e2))
 
 

@@ -12,12 +12,7 @@ from scipy import special, stats
 from small_reports import EXAMPLES, overconfident
 
 from orthograd_optax import calibration
-from orthograd_optax.calibration import (
-  _intervals,
-  _resampling,
-  _sample,
-  _table,
-)
+from orthograd_optax.calibration import _intervals, _resampling, _sample, _table
 
 
 def test_bootstrap_of_a_mean_is_that_of_scipy():
