@@ -62,8 +62,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
   cases = collections.Counter()
   for item in items:
     if (mark := item.get_closest_marker("mostly_slow")) is not None:
-      # absl, by which optax has its cases, numbers them: test_update3.
-      name = re.split(r"\[|_?\d", item.name)[0]
+      # absl, by which optax has its cases, numbers them: test_update3. chex has
+      # the values in the name: test_update_('sgd')__with_jit.
+      name = re.split(r"\[|_?\d|_\(", item.name)[0]
       test = item.nodeid.removesuffix(item.name) + name
       if cases[test] % mark.args[0]:
         item.add_marker("slow")

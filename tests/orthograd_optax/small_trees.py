@@ -1,4 +1,4 @@
-"""Parameters and gradients of two layers, and their first update."""
+"""Parameters and gradients of two layers, their first update, and errors."""
 
 from typing import Any
 
@@ -14,3 +14,8 @@ GRADS = jax.tree.map(jnp.cos, PARAMS)
 
 def update(transform, grads=GRADS, params=PARAMS) -> tuple[Any, Any]:
   return transform.update(grads, transform.init(params), params)
+
+
+def assert_words(error: Any, *words: str) -> None:
+  missing = [word for word in words if word not in str(error.value)]
+  assert not missing, f"{missing} not in: {error.value}"

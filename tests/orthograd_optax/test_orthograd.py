@@ -9,115 +9,13 @@ import numpy as np
 import optax
 import pytest
 import reference
+from small_layers import GRADS, PARAMS, assert_close, project_together, update
 
 from orthograd_optax import orthograd, orthograd_sgd
 
 ignore_single_entries = pytest.mark.filterwarnings(
   "ignore:orthograd can never move"
 )
-
-
-def tree(seed: int):
-  keys = iter(jax.random.split(jax.random.key(seed), 5))
-  normal = lambda *shape: jax.random.normal(next(keys), shape)
-  return {
-    "conv": {"kernel": normal(3, 3, 2, 4), "bias": normal(4)},
-    "norm": {"scale": normal(4)},
-    "dense": {"kernel": normal(4, 5), "bias": normal(5)},
-  }
-
-
-PARAMS, GRADS = tree(0), tree(1)
-
-
-def update(transform, grads=GRADS, params=PARAMS):
-  return transform.update(grads, transform.init(params), params)
-
-
-def project_together(params, grads, **options):
-  """The float64 reference for leaves that form one vector."""
-  flat = [
-    np.concatenate([np.ravel(x).astype(np.float64) for x in jax.tree.leaves(t)])
-    for t in (params, grads)
-  ]
-  out = reference.project(*flat, **options)
-  ends = np.cumsum([x.size for x in jax.tree.leaves(grads)])[:-1]
-  parts = np.split(out, ends)
-  leaves, treedef = jax.tree.flatten(grads)
-  return treedef.unflatten(
-    [p.reshape(x.shape) for p, x in zip(parts, leaves, strict=True)]
-  )
-
-
-def assert_close(got, want):
-  chex.assert_trees_all_close(got, want, rtol=1e-5, atol=1e-5)
-
-
-# Which leaves form a vector.
-
-
-def test_group_by_leaf():
-  want = jax.tree.map(project_together, PARAMS, GRADS)
-  assert_close(update(orthograd())[0], want)
-
-
-def test_group_by_layer():
-  want = {k: project_together(PARAMS[k], GRADS[k]) for k in PARAMS}
-  assert_close(update(orthograd(group_by="layer"))[0], want)
-
-
-def test_group_by_global():
-  want = project_together(PARAMS, GRADS)
-  assert_close(update(orthograd(group_by="global"))[0], want)
-  assert_close(update(optax.flatten(orthograd()))[0], want)
-
-
-def test_group_by_callable():
-  def kind(path, leaf):
-    assert leaf.shape
-    return path[-1].key == "kernel"
-
-  pick = lambda tree, test: {
-    k: {n: x for n, x in v.items() if test(n)} for k, v in tree.items()
-  }
-  got, _ = update(orthograd(group_by=kind))
-  for test in (lambda n: n == "kernel", lambda n: n != "kernel"):
-    want = project_together(pick(PARAMS, test), pick(GRADS, test))
-    assert_close(pick(got, test), want)
-
-
-def test_batch_axes_of_a_tree_and_of_a_callable():
-  stacked = lambda *trees: jax.tree.map(lambda *x: jnp.stack(x), *trees)
-  params, grads = stacked(tree(0), tree(2)), stacked(tree(1), tree(3))
-  whole, _ = update(orthograd(), grads, params)
-  apart, _ = update(orthograd(batch_axes=0), grads, params)
-  dense = dict(kernel=apart["dense"]["kernel"], bias=whole["dense"]["bias"])
-  want = dict(conv=apart["conv"], norm=whole["norm"], dense=dense)
-
-  dense = {"kernel": (0,), "bias": ()}
-  axes = {"conv": 0, "norm": {"scale": None}, "dense": dense}
-  choose = lambda path, leaf: (
-    0 if path[0].key == "conv" or leaf.shape == (2, 4, 5) else None
-  )
-  for batch_axes in (axes, choose):
-    got, _ = update(orthograd(batch_axes=batch_axes), grads, params)
-    assert_close(got, want)
-
-
-def test_layers_of_stacked_leaves():
-  # Two leaves whose layers are stacked along different axes.
-  params = {"kernel": PARAMS["dense"]["kernel"], "bias": jnp.arange(5.0) + 1}
-  grads = {"kernel": GRADS["dense"]["kernel"], "bias": jnp.ones(5)}
-  axes = {"kernel": 1, "bias": 0}
-  got, state = update(
-    orthograd(group_by="layer", batch_axes=axes, diagnostics=True),
-    grads,
-    params,
-  )
-  for i in range(5):
-    column = lambda t, i=i: {"kernel": t["kernel"][:, i], "bias": t["bias"][i]}
-    assert_close(column(got), project_together(column(params), column(grads)))
-  assert optax.tree.get(state, "cosine")["all"].shape == (5,)
 
 
 def test_mask():
@@ -320,22 +218,3 @@ def test_strength_of_several_numbers():
   for strength, axes in ((jnp.ones(2), 0), (strengths, None)):
     with pytest.raises(ValueError, match="one number or, with batch_axes"):
       update(orthograd(strength=strength, batch_axes=axes), g, w)
-
-
-@pytest.mark.parametrize(
-  ("batch_axes", "error", "words"),
-  [
-    (2, ValueError, r"\['bias'\].*shape \(5,\).*not \(2,\)"),
-    ((0, -1), ValueError, r"\['bias'\].*each once"),
-    (0, ValueError, "same sizes.*5.*4"),
-    (True, TypeError, r"\['bias'\].*not True"),
-    ("0", TypeError, r"\['bias'\].*not '0'"),
-    ({"kernel": 0}, ValueError, "a prefix of it"),
-    ({"kernel": 0.5, "bias": 0}, TypeError, r"\['kernel'\].*not 0.5"),
-    (jnp.array(0), TypeError, "static_args"),
-  ],
-)
-def test_impossible_batch_axes(batch_axes, error, words):
-  transform = orthograd(group_by="layer", batch_axes=batch_axes)
-  with pytest.raises(error, match=words):
-    update(transform, GRADS["dense"], PARAMS["dense"])

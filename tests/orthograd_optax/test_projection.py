@@ -1,8 +1,8 @@
 """Numerics of one group, for all kinds of w and g, against float64 NumPy."""
 
-import collections
 import functools
 
+import chex
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import reference
 from reference import norm, real64
+from small_pairs import amplification, expected, random_pair
 
-from orthograd_optax import _projection, _sums, orthograd
+from orthograd_optax import _projection, orthograd
 
 HALF = ("float16", "bfloat16")
 FULL = ("float32", "float64", "complex64", "complex128")
@@ -32,12 +33,8 @@ def compiled(**options):
 def apply(w, g, strength=1.0, eps=1e-30, **options):
   with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
     out = compiled(**options)(w, g, strength, eps)
-  assert (out.dtype, out.shape) == (g.dtype, g.shape)
+  chex.assert_trees_all_equal_shapes_and_dtypes(out, g)
   return np.asarray(out)
-
-
-def expected(w, g, **options):
-  return reference.project(real64(w), real64(g), **options)
 
 
 def eps(x) -> float:
@@ -47,12 +44,6 @@ def eps(x) -> float:
 # XLA sums up to 32 terms in sequence, each with a rounding of half an eps: at
 # worst, a sum of squares is off by 16 eps, and a norm by 8.
 NORM = 8
-
-
-def amplification(w, g) -> float:
-  """‖g‖ / ‖g⊥‖, by which rounding is amplified in the result."""
-  length = norm(expected(w, g, renormalize=False))
-  return norm(real64(g)) / length if length else np.inf
 
 
 def numbers(exponents, dtype):
@@ -182,7 +173,7 @@ def test_finite_in_finite_out(pair, renormalize):
   w, g = pair
   # A projection may have entries √n times larger than g has.
   assume(norm(real64(g)) < 3e38)
-  assert np.all(np.isfinite(apply(w, g, renormalize=renormalize)))
+  chex.assert_tree_all_finite(apply(w, g, renormalize=renormalize))
 
 
 @pytest.mark.usefixtures("on_each")
@@ -311,86 +302,6 @@ def test_batch_axes_equal_vmap(pair, axis):
     np.testing.assert_array_equal(apply(w, g, batch_axes=same), got)
 
 
-EDGES = {
-  "ordinary": lambda w, g: (w, g),
-  "parallel": lambda w, g: (w, 3 * w + 1e-3 * g),
-  "tiny": lambda w, g: (1e-25 * w, 1e-28 * g),
-  "huge": lambda w, g: (1e25 * w, 1e28 * g),
-  "no weights": lambda w, g: (0 * w, g),
-  "no gradient": lambda w, g: (w, 0 * g),
-}
-
-
-def check_all(pairs, project):
-  """Projects pairs of arrays, all axes of each a vector's, as one tree."""
-  ws, gs = ([[jnp.asarray(x)] for x in xs] for xs in zip(*pairs, strict=True))
-  axes = tuple((tuple(range(w.ndim)),) for w, _ in pairs)
-  actual = project(ws, gs, axes)
-  for (w, g), projection in zip(pairs, actual, strict=True):
-    want = expected(w, g)
-    got = real64(projection.updates[0])
-    amplified = min(amplification(w, g), 1e4)
-    assert norm(got - want) <= 1e-5 * amplified * norm(want)
-
-
-def random_pair(shape, seed=0):
-  return np.random.default_rng(seed).normal(size=(2, *shape)).astype("float32")
-
-
-@pytest.mark.mostly_slow(7)
-@pytest.mark.parametrize("last", EDGES)
-@pytest.mark.parametrize(
-  "shape", [(7,), (9, 100), (3, 300), (1000,), (3, 2, 80)]
-)
-@pytest.mark.usefixtures("on_one_gpu")
-def test_groups_measured_together(monkeypatch, last, shape):
-  """Those alike in one reduction, and in another what is too many for one."""
-  monkeypatch.setattr(_sums, "MAX_JOINT", 3)
-  pairs = [random_pair(shape, seed) for seed in range(5)]
-  pairs[-1] = EDGES[last](*pairs[-1])
-  check_all(pairs, _projection.project_groups)
-
-
-@pytest.mark.mostly_slow(5)
-@pytest.mark.usefixtures("on_one_gpu")
-@pytest.mark.parametrize(
-  "mapped", [jax.vmap, lambda f, *a: jax.jit(jax.vmap(f, *a))]
-)
-@pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize("shape", [(4, 5, 6), (2, 256, 260)])
-def test_groups_measured_together_in_vmap(mapped, axis, shape):
-  """Each alone, as far as they are mapped: of some, both w and g are not."""
-  pairs = [random_pair(shape, seed) for seed in range(4)]
-  (wa, ga), (wb, gb), (wc, gc), (wd, gd) = pairs
-  wb, gb, wc = (x.take(0, axis) for x in (wb, gb, wc))
-  params, updates = [wa, wb, wc, wd], [ga, gb, gc, gd]
-  transform = orthograd()
-  update = lambda g, w: transform.update(g, (), w)[0]
-  axes = [axis, None, axis, axis], [axis, None, None, axis]
-  actual = mapped(update, axes)(updates, params)
-  for w, g, out in zip(params, updates, actual, strict=True):
-    for i, got in enumerate(out):
-      w_i, g_i = (x.take(i, axis) if x.ndim == 3 else x for x in (w, g))
-      np.testing.assert_allclose(got, expected(w_i, g_i), rtol=0, atol=1e-5)
-
-
-@pytest.mark.usefixtures("on_one_gpu")
-def test_matrices_measured_by_row():
-  """Also complex ones, and those that form a vector with what is none."""
-  (wa, ga), (wb, gb) = (random_pair((3, 300), seed) for seed in (0, 1))
-  wc, gc = random_pair((300,))
-  params = {"complex": wa + 1j * wb, "layer": {"kernel": wb, "bias": wc}}
-  updates = {"complex": ga + 1j * gb, "layer": {"kernel": gb, "bias": gc}}
-  transform = orthograd(group_by="layer")
-  actual, _ = jax.jit(transform.update)(updates, transform.init(params), params)
-  for layer in params:
-    flat = lambda tree, layer=layer: np.concatenate(
-      [real64(x).ravel() for x in jax.tree.leaves(tree[layer])]
-    )
-    want = expected(flat(params), flat(updates))
-    np.testing.assert_allclose(flat(actual), want, rtol=0, atol=1e-5)
-
-
 @pytest.mark.mostly_slow(3)
 @pytest.mark.usefixtures("on_each")
 @pytest.mark.parametrize(
@@ -437,53 +348,6 @@ def test_gradients_flow_through_vmap(batch_axes, axes, shape):
     np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
 
 
-def equations(jaxpr):
-  for one in jaxpr.eqns:
-    yield one
-    parts = jax.tree.leaves(one.params, is_leaf=lambda x: hasattr(x, "eqns"))
-    for part in parts:
-      if hasattr(part, "eqns"):
-        yield from equations(part)
-
-
-def reductions(transform, leaves, mapped=False, shape=(3, 40, 50)):
-  """The number of results of each reduction of several arrays."""
-  tree = [jnp.ones(shape) for _ in range(leaves)]
-  update = lambda g, w: transform.update(g, (), w)[0]
-  update = jax.vmap(update) if mapped else update
-  actual = equations(jax.make_jaxpr(update)(tree, tree))
-  return [len(x.outvars) for x in actual if x.primitive.name == "reduce"]
-
-
-@pytest.mark.usefixtures("on_one_gpu")
-def test_how_many_are_summed_up_at_once(monkeypatch):
-  assert reductions(orthograd(), 15) == [24, 21]
-  for entries, wanted in ((12000, [6] * 5), (11999, [3] * 10), (1, [3] * 10)):
-    monkeypatch.setattr(_sums, "MAX_JOINT_ENTRIES", entries)
-    jax.clear_caches()
-    assert reductions(orthograd(), 10) == wanted
-  assert reductions(orthograd(), 10, mapped=True) == [3] * 10
-  # Batch axes must come first.
-  assert reductions(orthograd(batch_axes=0), 10) == [3] * 10
-  assert reductions(orthograd(batch_axes=1), 10) == [3] * 10
-  monkeypatch.undo()
-  jax.clear_caches()
-  assert reductions(orthograd(batch_axes=0), 10) == [24, 6]
-  assert reductions(orthograd(batch_axes=1), 10) == [3] * 10
-
-
-@pytest.mark.parametrize("part", ["w is 0", "w is 0 elsewhere", "neither"])
-@pytest.mark.usefixtures("on_one_gpu")
-def test_where_a_gradient_is_nan(part):
-  """There, w is not itself in a GPU's sums; but no result depends on it."""
-  w, g = random_pair((3, 60, 100))
-  g[0, 0, 0] = np.nan
-  w *= {"w is 0": 0, "w is 0 elsewhere": np.isnan(g), "neither": 1}[part]
-  (actual,) = _projection.project_groups([[w]], [[g]], (((0, 1, 2),),))
-  wanted = g if part == "w is 0" else np.full_like(g, np.nan)
-  np.testing.assert_array_equal(actual.updates[0], wanted)
-
-
 @pytest.mark.usefixtures("on_each")
 def test_finite_gradients_stay_finite():
   """In float16, an entry of the norm of g may be out of range."""
@@ -497,7 +361,7 @@ def test_finite_gradients_stay_finite():
   ws = [[jnp.ones(2, "float16"), jnp.array([1.0, -1.0])]]
   gs = [[jnp.array([1.0, -2.0], "float16"), jnp.array([1e6, -1e6])]]
   (actual,) = _projection.project_groups(ws, gs, (((0,), (0,)),))
-  assert all(np.all(np.isfinite(x)) for x in actual.updates)
+  chex.assert_tree_all_finite(actual.updates)
   # What is not finite stays visible.
   bad = np.array([np.inf, 1.0, 1.0], "float16")
   assert np.all(np.isnan(real64(apply(np.ones(3, "float16"), bad))))
@@ -518,76 +382,6 @@ def test_no_float64_is_traced_without_it():
   x = jnp.ones((3, 4))
   program = jax.make_jaxpr(lambda g, w: transform.update(g, (), w)[0])(x, x)
   assert "f64" not in str(program) and "platform_index" not in str(program)
-
-
-def test_each_shape_is_traced_once(monkeypatch):
-  """Tracing thousands of leaves must take seconds."""
-  traced = collections.Counter()
-  for name in ("exact", "wide", "_reduce"):
-    inner = getattr(_sums, name)
-
-    def counted(*args, inner=inner, name=name):
-      traced[name] += 1
-      return inner(*args)
-
-    monkeypatch.setattr(_sums, name, counted)
-  shapes = [(3, 4), (5,)] * 40
-  tree = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-  jax.clear_caches()
-  jax.eval_shape(lambda g, w: orthograd().update(g, (), w)[0], tree, tree)
-  # _reduce is for wide sums on CPUs, and for those on GPUs.
-  assert traced == {"exact": 2, "wide": 2, "_reduce": 4}
-  jax.clear_caches()
-
-
-@pytest.mark.usefixtures("on_one_gpu")
-def test_vectors_of_many_shapes_solved_as_one():
-  shapes = [(3,)] * 6 + [(7,), (5, 6)] + [(2, 3)] * 6
-  pairs = [random_pair(shape, seed) for seed, shape in enumerate(shapes)]
-  pairs[-6:] = [
-    edge(*pair) for edge, pair in zip(EDGES.values(), pairs[-6:], strict=True)
-  ]
-  pairs.append(random_pair((256, 256)))
-  groups = [
-    _sums.Group([w], [g], (tuple(range(g.ndim)),))
-    for w, g in (map(jnp.asarray, pair) for pair in pairs)
-  ]
-  with jax.enable_x64(True):
-    ((indices, sums),) = _sums.wide_stacks(groups)
-  assert sorted(indices) == list(range(len(pairs)))
-  assert sums.wg.shape == (len(pairs),)
-  check_all(pairs, _projection.project_groups)
-
-
-@pytest.mark.usefixtures("on_one_gpu")
-def test_groups_of_any_arrays_solved_as_one():
-  """Wherever the batch axis is, of several arrays, and in several dtypes."""
-  (wa, ga), (wb, gb), (wc, gc) = (
-    random_pair((5, 3, 4), 0),
-    random_pair((2, 3), 1),
-    random_pair((256, 256), 2),
-  )
-  half = jnp.asarray(gb).astype("bfloat16")
-  actual = _projection.project_groups(
-    [[wa, wb], [wb], [wb], [wc]],
-    [[ga, gb], [gb], [half], [gc]],
-    (((0, 2), (0,)), ((0,),), ((0, 1),), ((0, 1),)),
-  )
-  for i in range(3):
-    w = np.concatenate([wa[:, i].ravel(), wb[:, i]])
-    g = np.concatenate([ga[:, i].ravel(), gb[:, i]])
-    a, b = (np.asarray(x)[:, i].ravel() for x in actual[0].updates)
-    np.testing.assert_allclose(
-      np.concatenate([a, b]), expected(w, g), rtol=1e-4, atol=1e-5
-    )
-    np.testing.assert_allclose(
-      actual[1].updates[0][:, i], expected(wb[:, i], gb[:, i]), rtol=1e-4
-    )
-  assert actual[0].cosine.shape == actual[1].cosine.shape == (3,)
-  assert actual[2].updates[0].dtype == "bfloat16"
-  np.testing.assert_allclose(
-    real64(actual[2].updates[0]), expected(wb, half), rtol=0.02, atol=0.01
-  )
 
 
 def test_a_vector_does_not_depend_on_others():
@@ -656,7 +450,7 @@ def test_a_group_may_mix_dtypes():
   with jax.numpy_dtype_promotion("strict"):
     out, _ = transform.update(g, (), w)
   want = reference.project(flat(w), flat(g))
-  assert {k: x.dtype for k, x in out.items()} == {k: g[k].dtype for k in g}
+  chex.assert_trees_all_equal_dtypes(out, g)
   np.testing.assert_allclose(flat(out)[:5], want[:5], rtol=8e-3)
   np.testing.assert_allclose(flat(out)[5:], want[5:], rtol=1e-5)
 
@@ -671,7 +465,7 @@ def test_gradients_flow_through_float32(shape):
   transform = orthograd()
   value = lambda g: jnp.vdot(transform.update(g, (), w)[0], cotangent)
   got = jax.jit(jax.grad(value))(jnp.asarray(g))
-  assert got.dtype == jnp.float32
+  chex.assert_type(got, jnp.float32)
   direction = np.sin(1 + np.arange(g.size)).reshape(shape)
   along = lambda t: np.sum(
     reference.project(real64(w), real64(g) + t * direction) * cotangent
@@ -685,7 +479,7 @@ def test_empty_batch():
   transform = orthograd(batch_axes=0)
   tree = {"a": jnp.ones((2, 300)), "b": jnp.zeros((0, 3))}
   out, _ = transform.update(tree, transform.init(tree), tree)
-  assert out["b"].shape == (0, 3)
+  chex.assert_trees_all_equal_shapes(out, tree)
 
 
 @pytest.mark.mostly_slow(5)
@@ -702,5 +496,5 @@ def test_empty_batch():
 def test_no_nan_gradients_at_the_edges(w, g, renormalize):
   transform = orthograd(renormalize=renormalize, eps=0.0)
   value = lambda w, g: jnp.sum(transform.update(g, (), w)[0] ** 2)
-  for x in jax.grad(value, (0, 1))(jnp.asarray(w), jnp.asarray(g)):
-    assert np.all(np.isfinite(x))
+  grads = jax.grad(value, (0, 1))(jnp.asarray(w), jnp.asarray(g))
+  chex.assert_tree_all_finite(grads)

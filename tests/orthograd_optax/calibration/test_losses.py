@@ -108,9 +108,9 @@ def test_paper(name, parameters, logits):
   if name == "logit_norm":
     logits[:, 0] += 20.0  # 1e-7 away from 0 the gradient is ill-conditioned
   actual = evaluate(name, logits, *parameters)
-  for a, e in zip(actual, expect(name, logits, parameters), strict=True):
-    assert a.dtype == np.float64
-    np.testing.assert_allclose(a, e, rtol=1e-9, atol=1e-11)
+  expected = expect(name, logits, parameters)
+  chex.assert_trees_all_equal_shapes_and_dtypes(actual, expected)
+  chex.assert_trees_all_close(actual, expected, rtol=1e-9, atol=1e-11)
 
 
 @every_case
@@ -122,8 +122,8 @@ def test_extreme_logits_in_float32(name, parameters, size):
   )
   logits = (size * signs).astype(np.float32)
   values, grads = evaluate(name, logits, *parameters)
-  assert values.dtype == grads.dtype == np.float32
-  assert np.isfinite(values).all() and np.isfinite(grads).all()
+  chex.assert_type([values, grads], np.float32)
+  chex.assert_tree_all_finite((values, grads))
   if size == 0:
     return
   expected, expected_grads = expect(name, logits, parameters)
@@ -222,7 +222,7 @@ def test_traced_parameters(name, axes):
   logits = np.stack([LOGITS, -LOGITS, 2 * LOGITS]).astype(np.float32)
   parameters = [np.array(axis, np.float32) for axis in axes]
   values, grads = jax.jit(jax.vmap(compiled(name)))(logits, *parameters)
-  assert values.dtype == np.float32
+  chex.assert_type([values, grads], np.float32)
   for i in range(3):
     one = expect(name, logits[i], [axis[i] for axis in axes])
     np.testing.assert_allclose(values[i], one[0], rtol=1e-4, atol=1e-6)
@@ -278,7 +278,7 @@ def test_any_number_of_axes(name, parameters, shape):
   count = int(np.prod(shape))
   z, y = logits[:count].reshape(*shape, K), LABELS[:count].reshape(shape)
   actual = loss(jnp.asarray(z), jnp.asarray(y), *parameters)
-  assert actual.shape == shape
+  chex.assert_shape(actual, shape)
   np.testing.assert_allclose(actual.ravel(), expected[:count], rtol=1e-6)
 
 
@@ -305,7 +305,7 @@ def test_logit_norm_of_large_float16():
   """Whose squares overflow."""
   logits = jnp.array([[300.0, 0.0, 0.0]], jnp.float16)
   (loss,) = calibration.logit_norm(logits, jnp.array([1]), 0.5)
-  assert loss.dtype == jnp.float16
+  chex.assert_type(loss, jnp.float16)
   expected = np.log(np.exp(2.0) + 2)
   np.testing.assert_allclose(loss, expected, rtol=1e-3)
 
@@ -372,7 +372,7 @@ def test_stablemax_where_p_rounds_to_one():
 def test_stablemax_of_half_precision(dtype):
   logits = jnp.asarray(1e3 * LOGITS, dtype)
   values, grads = evaluate("stablemax_cross_entropy", np.asarray(logits))
-  assert values.dtype == grads.dtype == dtype
+  chex.assert_type([values, grads], dtype)
   expected = expect("stablemax_cross_entropy", logits.astype(np.float32), ())
   eps = float(jnp.finfo(dtype).eps)
   np.testing.assert_allclose(values.astype(float), expected[0], rtol=eps)

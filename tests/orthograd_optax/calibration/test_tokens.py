@@ -114,8 +114,8 @@ def test_many_classes_are_accurate_without_a_copy():
     "max_logit": np.abs(z).max(-1).mean(),
     "logit_variance": z.var(-1, ddof=1).mean(),
   }
-  for name, value in expected.items():
-    np.testing.assert_allclose(actual[name], value, rtol=1e-6, err_msg=name)
+  same = {name: actual[name] for name in expected}
+  chex.assert_trees_all_close(same, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
