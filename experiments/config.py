@@ -33,7 +33,8 @@ from experiments.fields import (
   settable,
   unparse,
 )
-from experiments.files import UserError, brief, parse_json
+from experiments.files import UserError, parse_json
+from orthograd_optax._files import brief
 
 # In a hash only if they are set: earlier hashes are without them.
 _LATER = "evaluate_on label_noise reserve calibrate seeds_per_subset".split()

@@ -84,13 +84,6 @@ def locked(folder: pathlib.Path, busy: Callable[[], object]) -> Iterator[None]:
       lock.release()
 
 
-def brief(text: object) -> str:
-  """Returns a text to print: at most 300 characters, no control characters."""
-  characters = (c if c.isprintable() else " " for c in str(text)[:301])
-  line = "".join(characters)
-  return line if len(line) <= 300 else f"{line[:300]}…"
-
-
 def remove(path: pathlib.Path) -> None:
   """Removes a folder, a file or a link, but not what a link points to."""
   if path.is_dir() and not path.is_symlink():

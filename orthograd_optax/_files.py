@@ -113,14 +113,21 @@ def _read_array(file: IO[bytes], size: int) -> np.ndarray:
   return form.read_array(file, allow_pickle=False)
 
 
+def brief(text: object) -> str:
+  """Returns a text to print: at most 300 characters, no control characters."""
+  characters = (c if c.isprintable() else " " for c in str(text)[:301])
+  line = "".join(characters)
+  return line if len(line) <= 300 else f"{line[:300]}…"
+
+
 @contextlib.contextmanager
 def _reading(path: pathlib.Path, expected: str, remedy: str):
   try:
     yield
   except _DAMAGE as error:
     raise ValueError(
-      f"{path} is not {expected}: {error}. Write it with {remedy}. Convert "
-      "objects to numbers or strings first, as in labels.astype(str)."
+      f"{path} is not {expected}: {brief(error)}. Write it with {remedy}. "
+      "Convert objects to numbers or strings first, as in labels.astype(str)."
     ) from error
 
 
@@ -238,13 +245,13 @@ def _parquet(path: pathlib.Path) -> dict[str, Any]:
     ]
     names = form.schema.to_arrow_schema().names
   except _PARQUET_DAMAGE as error:
-    raise ValueError(f"{expected}: {error}") from error
+    raise ValueError(f"{expected}: {brief(error)}") from error
   # A few bytes can stand for many equal numbers, or for one text in many rows.
   _check_size(path, max(8 * form.num_rows * form.num_columns, sum(sizes)))
   try:
     frame = pandas.read_parquet(path, engine="pyarrow", read_dictionary=names)
   except _PARQUET_DAMAGE as error:
-    raise ValueError(f"{expected}: {error}") from error
+    raise ValueError(f"{expected}: {brief(error)}") from error
   columns = {str(name): _entries(frame[name]) for name in frame.columns}
   return _from_columns(path, columns)
 

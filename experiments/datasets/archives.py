@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from experiments.datasets.cache import Contents, DataError, Files, Member
-from experiments.files import brief
+from orthograd_optax._files import brief
 
 # The largest archives are CIFAR-10's, unpacked, and CIFAR-100's, packed. The
 # largest file in one has MNIST's training images.

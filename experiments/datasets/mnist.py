@@ -15,7 +15,8 @@ import numpy as np
 
 from experiments.datasets import cache
 from experiments.datasets.dataset import Dataset, Images
-from experiments.files import brief, parse_json
+from experiments.files import parse_json
+from orthograd_optax._files import brief
 
 SIZE = 28
 PIXELS = SIZE * SIZE

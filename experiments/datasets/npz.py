@@ -13,7 +13,7 @@ import numpy as np
 
 from experiments.datasets.cache import DataError
 from experiments.datasets.dataset import Dataset, Images
-from experiments.files import brief, sha256
+from experiments.files import sha256
 from orthograd_optax import _files
 
 SAVE = (
@@ -144,7 +144,7 @@ def _check(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
     "train_labels",
     count > 1 and np.array_equal(numbers, np.arange(count)),
     "have images of two or more classes, numbered from 0 without a gap, but "
-    f"has the labels {brief(numbers.tolist())}. {NUMBER}",
+    f"has the labels {_files.brief(numbers.tolist())}. {NUMBER}",
   )
   check(
     "test_labels",

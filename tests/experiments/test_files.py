@@ -112,11 +112,6 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, code):
     pass
 
 
-def test_brief():
-  assert files.brief("a\x1b[2J\nb") == "a [2J b"
-  assert files.brief(10**6 * "x") == 300 * "x" + "…"
-
-
 def test_remove(tmp_path):
   target, link = tmp_path / "target", tmp_path / "link"
   target.mkdir()

@@ -33,6 +33,23 @@ def test_keys_of_npz(folder):
   np.testing.assert_array_equal(content["seeds"], labels)
 
 
+def test_brief():
+  assert _files.brief("a\x1b[2J\nb") == "a [2J b"
+  assert _files.brief(10**6 * "x") == 300 * "x" + "…"
+
+
+def test_errors_do_not_quote_the_file(folder):
+  logits, labels = overconfident()
+  np.savez("x.npz", logits=logits, labels=labels)
+  raw = bytearray(pathlib.Path("x.npz").read_bytes())
+  header = raw.rindex(b"PK\x03\x04")
+  raw[header + 26 : header + 28] = b"\xff\x0f"  # The name has 4,095 bytes.
+  pathlib.Path("x.npz").write_bytes(raw)
+  with pytest.raises(ValueError, match="by its array labels: .*…") as error:
+    _files.read("x.npz")
+  assert len(str(error.value)) < 600
+
+
 def test_keys_of_a_wrong_length(folder, capsys):
   logits, labels = overconfident()
   np.savez("x.npz", logits=logits, labels=labels, split=["test"] * 3)
