@@ -323,6 +323,8 @@ class Study(Settings):
     check_name("models_of", self.models_of or self.name)
     if self.config.dataset in datasets.DATASETS:
       self.check_images()
+    if not self.methods:
+      raise ConfigError("methods is empty, but must name at least one.")
     for method in self.methods:
       method.check_settings()
     check_distinct("methods", self.method_names)
@@ -337,8 +339,7 @@ class Study(Settings):
         f"corrupted_at is {max(self.corrupted_at)}, but must be at most "
         f"epochs, {self.config.epochs}."
       )
-    if not self.runs:
-      raise ConfigError("methods is empty, but must name at least one.")
+    assert self.runs  # It refuses a share that does not exist.
 
   def check_images(self) -> None:
     """Raises a ConfigError if the data set's images don't suit the study."""
@@ -454,7 +455,7 @@ class Study(Settings):
 @functools.cache  # Pages ask for the names 100,000 times.
 def _paths(folders: tuple[str, ...]) -> dict[str, pathlib.Path]:
   paths = (path for it in folders for path in pathlib.Path(it).glob("*.py"))
-  return {path.stem: path for path in sorted(paths) if path.stem[0] != "_"}
+  return {path.stem: path for path in sorted(paths) if path.stem[0].isalpha()}
 
 
 def study_names() -> list[str]:

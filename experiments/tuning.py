@@ -206,24 +206,30 @@ class Tuning:
     """Returns the mean loss of each setting whose seeds have all been kept."""
     values: dict[str, dict[int, float]] = collections.defaultdict(dict)
     config = self.config.replace(evaluate_on="held_out")
-    for row in _kept_rows(self.name, config):
+    for row in _ended(self.name, config):
+      loss = None
       if row["dataset"] == "clean":
         loss = row[CRITERIA[criterion].part]["loss"]
-        values[row["method"]][row["seed"]] = math.inf if loss is None else loss
-      elif row["dataset"] == "diverged":
-        values[row["method"]][row["seed"]] = math.inf
+      values[row["method"]][row["seed"]] = math.inf if loss is None else loss
 
     def mean(name: str, setting: Setting) -> float | None:
-      losses = list(values[self._at(name, setting).name].values())
-      return float(np.mean(losses)) if len(losses) == self.seeds else None
+      its, end = values[self._at(name, setting).name], FIRST_SEED + self.seeds
+      losses = [its.get(seed) for seed in range(FIRST_SEED, end)]
+      return None if None in losses else float(np.mean(losses))
 
     return mean
 
 
-def _kept_rows(study: str, config: Config) -> Iterator[dict[str, Any]]:
-  """Returns a study's kept rows with its recipe: others are of a trial."""
-  rows = kept.load([study])
-  return (row for row in rows if row["config_hash"] == config.hash)
+def _ended(study: str, config: Config) -> Iterator[dict[str, Any]]:
+  """Yields how a study's kept runs ended: after the last epoch, or diverged.
+
+  Runs with another recipe are of a trial.
+  """
+  last = config.hash, "clean", config.epochs
+  for row in kept.load([study]):
+    its = row["config_hash"], row["dataset"], row["epoch"]
+    if its == last or its[:2] == (config.hash, "diverged"):
+      yield row
 
 
 def temperatures(study: Study) -> dict[int, float]:
@@ -232,14 +238,14 @@ def temperatures(study: Study) -> dict[int, float]:
   It is the geometric mean of the temperatures that the seeds of the subset
   fitted on their own images.
   """
-  logs: dict[int, list[float]] = collections.defaultdict(list)
+  logs: dict[int, dict[int, float]] = collections.defaultdict(dict)
   size = study.config.seeds_per_subset
-  for row in _kept_rows(study.name, study.config):
+  for row in _ended(study.name, study.config):
     if row["dataset"] == "clean":
       own = row["metrics"]["temperature_own"]
-      logs[row["seed"] // size].append(math.log(own))
+      logs[row["seed"] // size][row["seed"]] = math.log(own)
   return {
-    subset: math.exp(np.mean(each))
+    subset: math.exp(np.mean([*each.values()]))
     for subset, each in logs.items()
     if len(each) == size
   }

@@ -171,7 +171,8 @@ def without_cluster(words: list[str]) -> list[str]:
   """Returns the words of a command line without the options of CLUSTER."""
   parser = argparse.ArgumentParser(add_help=False)
   add_options(parser, CLUSTER)
-  return parser.parse_known_args(words)[1]
+  known = parser.parse_known_args(words)[1]
+  return [word for word in known if word != "--"]  # Options will follow.
 
 
 FOLDER = {"folder": "study folder, such as runs/quick"}

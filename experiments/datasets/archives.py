@@ -3,7 +3,6 @@
 No more is read than the data set has, whatever sizes a file claims.
 """
 
-import functools
 import gzip
 import io
 import os
@@ -16,46 +15,49 @@ import numpy as np
 from experiments.datasets.cache import Contents, DataError, Files, Member
 from orthograd_optax._files import brief
 
-# The largest archives are CIFAR-10's, unpacked, and CIFAR-100's, packed. The
-# largest file in one has MNIST's training images.
+# The largest are CIFAR-10's, unpacked, and CIFAR-100's, packed. An archive has
+# about ten files, each with one or two headers of 512 bytes.
 LARGEST_ARCHIVE = 200_000_000
-LARGEST_FILE = 48_000_000
-LARGEST_HEADER = 4096  # bytes of any other member, which is skipped
-MOST_MEMBERS = 250
-BLOCK = tarfile.BLOCKSIZE
+LARGEST_HEADER = 4 * 1024
+ALL_HEADERS = 128 * 1024
+
+
+class _Bounded(io.BufferedReader):
+  """An archive. Without its limits, tarfile reads whatever headers claim."""
+
+  at_once, left = LARGEST_HEADER, ALL_HEADERS
+
+  def read(self, size: int | None = -1, /) -> bytes:
+    most = min(self.at_once, self.left)
+    if size is None or not 0 <= size <= most:
+      raise ValueError(f"expected at most {most:,} bytes here, got {size:,}")
+    self.left -= size
+    return super().read(size)
+
+  def seek(self, target: int, whence: int = io.SEEK_SET, /) -> int:
+    if target > LARGEST_ARCHIVE:
+      raise ValueError(
+        f"expected at most {LARGEST_ARCHIVE:,} bytes in all, got {target:,}"
+      )
+    return super().seek(target, whence)
 
 
 def from_archive(files: Files, path: pathlib.Path) -> Contents:
   """Reads a tar archive, which may be gzipped, without extracting files."""
   with path.open("rb") as raw:
     zipped = raw.peek(2).startswith(b"\x1f\x8b")
-    archive = gzip.GzipFile(fileobj=raw) if zipped else raw
-
-    def read(start: int, size: int) -> bytes:
-      archive.seek(start)
-      return archive.read(size)
-
+    whole: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
+    file = _Bounded(whole)
+    tar: Any = tarfile.open(fileobj=file, mode="r:")
     # Of files with the same name, the first counts. Links are ignored.
     there: dict[str, Member] = {}
-    for _ in range(MOST_MEMBERS):
-      if not (header := archive.read(BLOCK)).strip(b"\0"):
-        break
-      # tarfile.open would also read what long headers hold.
-      member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
-      start, size = archive.tell(), member.size
-      most = LARGEST_FILE if member.isreg() else LARGEST_HEADER
-      if not 0 <= size <= min(most, LARGEST_ARCHIVE - start):
-        raise ValueError(
-          f"expected at most {most:,} bytes in {brief(member.name)}, and "
-          f"{LARGEST_ARCHIVE:,} in all, got {size:,} from byte {start:,}"
-        )
+    for member in tar:
       if member.isreg():
         name = pathlib.PurePosixPath(member.name).name
-        content = functools.partial(read, start, size)
-        there.setdefault(name, (size, content))
-      archive.seek(start + -(-size // BLOCK) * BLOCK)
-    else:
-      raise ValueError(f"expected at most {MOST_MEMBERS} members, got more")
+        content = lambda member=member: tar.extractfile(member).read()
+        there.setdefault(name, (member.size, content))
+    # The headers are read; now the files.
+    file.at_once, file.left = files.largest, LARGEST_ARCHIVE
     yield from files.convert(there, path)
 
 

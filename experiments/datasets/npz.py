@@ -129,8 +129,8 @@ def _check(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
       and images.shape[1:] == shape,
       "be of shape (images, rows, columns), or (images, rows, columns, "
       "channels) with 1 or 3 channels, have 8 to 512 rows and columns, and "
-      f"images of the shape of train_images, but has {images.shape}. Resize "
-      "the images; np.moveaxis(images, 1, 3) puts channels last.",
+      f"images of one shape, in train_images {shape}, but has {images.shape}. "
+      "Resize the images; np.moveaxis(images, 1, 3) puts channels last.",
     )
     check(
       f"{part}_labels",

@@ -134,10 +134,10 @@ def _attempt(files: Files, read: Callable[[], Contents]) -> Contents:
     # Damaged data can raise anything.
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
       raise
-    raise DataError(
-      f"it is damaged, or not {files.title}, or unreadable; get it again: "
-      f"{brief(error)}"
-    ) from error
+    reason = f"it is damaged, or not {files.title}; get it again"
+    if isinstance(error, PermissionError):
+      reason = "it can't be read; get permission"
+    raise DataError(f"{reason}: {brief(error)}") from error
 
 
 def from_path(files: Files, source: str, named: list[str]) -> Contents:
@@ -233,10 +233,14 @@ def _download(url: str, path: pathlib.Path, start: int, size: int) -> None:
     # Without status 206, the server sends the whole file.
     path.open("ab" if response.status == 206 else "wb") as file,
     tqdm(
-      total=size, unit="B", unit_scale=True, leave=False, disable=None
+      initial=file.tell(),
+      total=size,
+      unit="B",
+      unit_scale=True,
+      leave=False,
+      disable=None,
     ) as bar,
   ):
-    bar.update(file.tell())
     while file.tell() <= size and time.monotonic() < end:
       if not (chunk := response.read1(min(size - file.tell() + 1, 1 << 20))):
         return

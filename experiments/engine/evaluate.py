@@ -65,9 +65,9 @@ class Sets:
   def __init__(self, test: datasets.Images, path: str | None = None):
     self._make = lambda name: images_of(name, test, path)
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
-    self._submit = functools.cache(
-      lambda name: self._thread.submit(self._make, name)
-    )
+    # Without a reference to itself, which would keep its sets.
+    submit = functools.partial(self._thread.submit, self._make)
+    self._submit = functools.cache(submit)
 
   def ask(self, names: Iterable[str]) -> list[concurrent.futures.Future[Any]]:
     """Queues sets to be made, in this order."""

@@ -278,13 +278,13 @@ class Engine:
     resolved = [run.method.resolve(config) for run in runs]
     drawn = [draw_images(config, labels, seed) for seed in seeds]
     subset, own = (np.array(x, np.int32) for x in zip(*drawn, strict=True))
-    pairs = zip(seeds, subset, strict=True)
-    noisy = np.array([noisy_labels(config, labels, *pair) for pair in pairs])
+    pairs = zip(seeds, subset, strict=True) if config.label_noise else ()
+    noisy = [noisy_labels(config, labels, *pair) for pair in pairs]
     arrays = Runs(
       seed=np.array(seeds, np.int32),
       method=jax.tree.map(lambda *x: np.array(x, np.float32), *resolved),
       subset=subset,
-      labels=noisy if config.label_noise else None,
+      labels=np.array(noisy) if noisy else None,
       own=own if config.calibrate else None,
     )
     return jax.tree.map(lambda x: put(x, self.by_run), arrays)

@@ -229,8 +229,10 @@ def title(name: str) -> str:
   return text.splitlines()[0].rstrip(".")
 
 
-def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
-  """Returns the page of a study, in a folder."""
+def make_study(
+  ask: Comparisons, name: str, folder: pathlib.Path
+) -> tuple[Page, dict[str, Any]]:
+  """Returns the page of a study, in a folder, and what its templates use."""
   study, results = ask.study(name), ask.results(name)
   tested = ask.tested(name)
   primary, answer = next(iter(tested.items()))
@@ -283,7 +285,7 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
     for key, row in results.rows.items()
     if key[0] in study.method_names
   }
-  facts = {
+  facts = context(ask, folder, True) | {
     "study": name,
     "picture": picture,
     "title": title(name),
@@ -312,8 +314,7 @@ def make_study(ask: Comparisons, name: str, folder: pathlib.Path) -> Page:
     "made": ask.provenance(name),
     "runs_of": sorted(runs_of - {name}),
   }
-  text = markdown("study.md", context(ask, folder, True) | facts)
-  return Page(text, drawings)
+  return Page(markdown("study.md", facts), drawings), facts
 
 
 def make_all(
@@ -330,7 +331,7 @@ def make_all(
       if kept.load([name]):
         yield name, Page(markdown(f"{name}.md", facts), {})
     elif name == LANGUAGE:
-      if rows := kept.load([name]):
+      if rows := language.planned(kept.load([name])):
         its = facts | language.facts(rows)
         yield name, Page(markdown(f"{name}.md", its), {})
     elif name in SCREENS:
@@ -341,7 +342,7 @@ def make_all(
     elif ask.is_complete(name):
       study, results = ask.study(name), ask.results(name)
       if any(len(results.seeds(pair)) > 1 for pair in query.pairs(study)):
-        yield name, make_study(ask, name, folder)
+        yield name, make_study(ask, name, folder)[0]
 
 
 def write_pages(output: pathlib.Path | None = None) -> Iterator[pathlib.Path]:
@@ -370,17 +371,13 @@ def write_study(folder: pathlib.Path) -> str:
   """Writes a study's page, `report.html`, and returns what it says as text."""
   study, results = query.load(folder)
   ask = Comparisons({study.name: (study, results)})
-  page = make_study(ask, study.name, folder.resolve())
+  page, facts = make_study(ask, study.name, folder.resolve())
   path = folder / "report.html"
   with files.replacing(path) as temporary:
     temporary.write_text(page.html(), encoding="utf-8")
-  facts = context(ask, folder, True) | {
-    "tested": ask.tested(study.name),
-    "means": ask.means(study.name, study.method_names),
-  }
-  opening = page.markdown.split("\n\n")[1]
-  said = (markdown(name, facts) for name in ("summary.md", "methods.md"))
-  return "\n\n".join([opening, *said, f"The page: {path}"])
+  parts = ("headline.md", "summary.md", "methods.md")
+  said = (markdown(name, facts) for name in parts)
+  return "\n\n".join([*said, f"The page: {path}"])
 
 
 def show(folder: pathlib.Path) -> str:

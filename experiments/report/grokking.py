@@ -73,6 +73,11 @@ def rates_facts(
   for rate in grokking.RATES:
     recipe = Recipe(learning_rate=rate, steps=steps)
     goals[rate] = grokking.steps_to_goal(rows, recipe)
+    if len(goals[rate]) < 5:
+      raise RowsError(
+        f"Learning rate {rate:g} has {len(goals[rate])} of five arms. Run "
+        "`python -m experiments grokking --rates` to train them."
+      )
     by_rate[rate] = _arms(rows, goals[rate], recipe)
   tests = grokking.tests(goals, steps)
   where = lambda is_so: [rate for rate, arms in by_rate.items() if is_so(arms)]

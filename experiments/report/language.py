@@ -1,15 +1,17 @@
 """Says what `language`, study 18, measured: bits per byte and ECE."""
 
 import collections
+import dataclasses
 import math
 from typing import Any
 
 import numpy as np
 
 from experiments.grokking import Rows
-from experiments.language import DECAYS, PAIRS, Arm
+from experiments.language import DECAYS, PAIRS, SEEDS, Arm, Recipe
 from experiments.report import query, render
 from experiments.report.compare import Compared, adjust
+from experiments.rows import RowsError
 
 # The plan tests the first two; the others are described.
 OUTCOMES = {
@@ -18,6 +20,20 @@ OUTCOMES = {
   "ece": "token ECE",
   "crossed_ece": "token ECE after T",
 }
+
+
+def planned(rows: Rows) -> Rows:
+  """Returns the rows of the plan's recipe, or none while a run is missing."""
+  recipe = dataclasses.asdict(Recipe())
+  of_plan = lambda its: its["config"] | recipe == its["config"]
+  rows = [row for row in rows if of_plan(row) and row["seed"] in SEEDS]
+  if len(texts := {row["config_hash"] for row in rows}) > 1:
+    raise RowsError(
+      "language has rows of several texts, with the config_hash "
+      f"{', '.join(sorted(texts))}, but all must have the same text. Keep the "
+      "rows of one."
+    )
+  return rows if len(rows) == 2 * len(PAIRS) * len(SEEDS) else []
 
 
 def facts(rows: Rows) -> dict[str, Any]:

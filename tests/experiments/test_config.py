@@ -76,6 +76,17 @@ def test_settings_that_can_not_be(setting, message):
     STUDY.override([setting])
 
 
+def test_a_study_without_methods():
+  with pytest.raises(ConfigError, match="methods is empty"):
+    Study("test", methods=(), share=(1, 2), pairs=(("sgd", "orthograd"),))
+
+
+def test_hidden_files_are_no_studies(tmp_path):
+  for name in ("._a.py", ".#b.py", "_c.py", "d.py"):
+    (tmp_path / name).touch()
+  assert [*config._paths((str(tmp_path),))] == ["d"]
+
+
 def test_wrong_types_in_python():
   wrong = {"epochs": "3"}
   with pytest.raises(ConfigError, match="epochs is '3'"):

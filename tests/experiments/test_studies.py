@@ -209,6 +209,7 @@ def test_settings_come_from_kept_rows(name, reload_study):
         "config_hash": study.config.hash,
         "method": method.name,
         "seed": run_seed,
+        "epoch": study.config.epochs,
         "dataset": "clean",
         "metrics": {"loss": method.learning_rate},
         "scaled_crossed": {"loss": -method.learning_rate},
@@ -266,7 +267,8 @@ def test_own_temperatures(tmp_path, monkeypatch):
     "first_seed=2000",
   )
   source = config.load_study("cross_validation")
-  kept = [row | {"config_hash": source.config.hash} for row in folds]
+  end = {"config_hash": source.config.hash, "epoch": source.config.epochs}
+  kept = [row | end for row in folds]
   monkeypatch.setattr(tuning.kept, "load", lambda names: kept)
   own = tuning.temperatures(source)
   assert own.keys() == {400}

@@ -91,9 +91,10 @@ SMALL = {
 }
 
 
-def row(method, seed, loss, scaled=0.0, dataset="clean"):
+def row(method, number, loss, scaled=0.0, dataset="clean"):
+  config, seed = Config(evaluate_on="held_out"), tuning.FIRST_SEED + number
   its = {"metrics": {"loss": loss}, "scaled_crossed": {"loss": scaled}}
-  its |= {"config_hash": Config(evaluate_on="held_out").hash}
+  its |= {"config_hash": config.hash, "epoch": config.epochs}
   return {"method": method, "seed": seed, "dataset": dataset} | its
 
 
@@ -120,6 +121,10 @@ def test_study_with_chosen_settings(rows):
   rows += [row("orthograd_1", s, 5.0, 5.0) for s in (0, 1)]
   rows += [row("orthograd_2", 0, 0.0, 0.0)]
   assert its.chosen("loss") == untuned  # a seed is missing
+  # Neither an earlier epoch nor another seed counts.
+  rows += [row("orthograd_2", 1, 0.0) | {"epoch": 10}]
+  rows += [row("orthograd_2", 2, 0.0)]
+  assert its.chosen("loss") == untuned
   rows += [row("orthograd_2", 1, 0.0, dataset="diverged")]
   # ⊥Grad's best is now 1.0, on an edge: every method gets one more setting.
   its = tuned()
@@ -168,11 +173,13 @@ def test_temperatures(rows):
   folds = load_study("cross_validation")
 
   def own(seed, value):
-    its = row("sgd", seed, 1.0) | {"config_hash": folds.config.hash}
-    return its | {"metrics": {"temperature_own": value}}
+    its = row("sgd", 0, 1.0) | {"config_hash": folds.config.hash}
+    return its | {"seed": seed, "metrics": {"temperature_own": value}}
 
   rows += [own(50 + i, value) for i, value in enumerate((1, 2, 4, 8, 16))]
   rows += [own(55, 3.0), own(56, 3.0) | {"config_hash": "trial"}]
+  rows += [own(60, 9.0) | {"epoch": epoch} for epoch in range(5)]
+  rows += [own(50, 9.0) | {"epoch": 1}]
   assert tuning.temperatures(folds) == {10: pytest.approx(4.0)}
   its = Study("test", seeds=1, first_seed=10, temperatures_of=folds.name)
   tuning.check_chosen(its)

@@ -14,7 +14,7 @@ from experiments import rows
 from experiments.cli import cluster
 from experiments.files import UserError
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 
 
 class Job:

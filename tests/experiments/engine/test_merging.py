@@ -75,6 +75,8 @@ def test_a_job_gets_the_options_of_the_command():
   words = ["run", "quick", "--set", "seeds=3", "--logits", "--group-size=2"]
   cluster = ["--jobs=2", "--cluster", "slurm", "--sbatch", "mem=16G"]
   assert without_cluster([*words[:2], *cluster, *words[2:]]) == words
+  # A share's own options follow the words.
+  assert without_cluster(["run", *cluster, "--", "quick"]) == words[:2]
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,7 @@ def made(seeds=6):
 def page_of(its, study=schedules.STUDY):
   result = Results(its, study.config)
   ask = Comparisons({study.name: (study, result)})
-  return build.make_study(ask, study.name, ROOT / "docs" / "studies")
+  return build.make_study(ask, study.name, ROOT / "docs" / "studies")[0]
 
 
 def test_page_of_a_planned_study():
@@ -509,7 +509,7 @@ def of_no_temperature(monkeypatch, lost=(), **changes):
   )
   losses = dict.fromkeys((*OTHERS, *arms), 0.7) | {"orthograd": 0.6} | changes
   ask = asked(no_temperature=second("no_temperature", losses, lost=lost))
-  page = build.make_study(ask, "no_temperature", ROOT / "docs" / "studies")
+  page, _ = build.make_study(ask, "no_temperature", ROOT / "docs" / "studies")
   return ask, page
 
 
@@ -562,7 +562,8 @@ def test_the_rule_of_thumb_of_map(slope):
     losses[method.name] = 0.5 if method.strength else 0.7
   lost = [("sgd_1_0.008", seed) for seed in (600, 601, 602)]
   ask = asked(map=second("map", losses, temperatures, lost=lost))
-  text = build.make_study(ask, "map", ROOT / "docs" / "studies").markdown
+  page, _ = build.make_study(ask, "map", ROOT / "docs" / "studies")
+  text = page.markdown
   decays = [
     (m.learning_rate * m.weight_decay, temperatures[m.name])
     for m in study.methods

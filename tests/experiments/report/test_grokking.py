@@ -142,8 +142,11 @@ def test_learning_rates(monkeypatch):
   for rate, (ours, theirs) in steps.items():
     its = {grokking.ADAMW: never, grokking.ORTHOGRAD: ours}
     recipe = grokking.Recipe(learning_rate=rate, steps=RECIPE.steps)
-    its |= {tuned: theirs, stable: never}
+    its |= {tuned: theirs, stable: never, grokking.Arm(True, 0.3): never}
     rows += [row | {"config_hash": recipe.hash} for row in made(its)]
+  lacks = [row for row in rows if row["method"] != tuned.key]
+  with pytest.raises(RowsError, match="rate 0.003 has 4 of five arms"):
+    page.rates_facts(lacks, RECIPE.steps)
   facts = page.rates_facts(rows, RECIPE.steps)
   assert facts["bare"] == [] and facts["orthograd"] == [0.01, 0.03]
   assert facts["tuned"] == [0.003, 0.01, 0.03]

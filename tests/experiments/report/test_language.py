@@ -3,11 +3,13 @@
 import math
 
 import numpy as np
+import pytest
 import scipy.stats
 
-from experiments.language import PAIRS, SMALL
+from experiments.language import PAIRS, SEEDS, SMALL, Recipe
 from experiments.report import build, compare, language
 from experiments.report.render import markdown
+from experiments.rows import RowsError
 
 
 def make_rows():
@@ -15,10 +17,10 @@ def make_rows():
   random = np.random.default_rng(0)
   rows = []
   for arm in (arm for pair in PAIRS for arm in pair):
-    for seed in range(5):
+    for seed in SEEDS:
       value = random.normal(1.0 + 0.1 * arm.orthograd, 0.03)
-      lost = (arm.key, seed) == ("adamw_usual", 4)
-      lost |= arm.key == "adamw_weak" and seed > 0
+      lost = (arm.key, seed) == ("adamw_usual", SEEDS[-1])
+      lost |= arm.key == "adamw_weak" and seed > SEEDS[0]
       metrics = {"loss": value, "ece": 0.1 * value}
       scaled = {"loss": 0.9 * value, "ece": 0.01 * value}
       row = {"method": arm.key, "seed": seed, "settings": arm._asdict()}
@@ -46,7 +48,7 @@ def test_the_result():
   ) in text
   assert f"{np.mean(new - old):+.4f} bits per byte: **harms**" in text
   assert "the weak weight decay, fewer than two seeds have both" in text
-  assert "left out: adamw_usual (seed 4), adamw_weak (seed 1), " in text
+  assert "left out: adamw_usual (seed 104), adamw_weak (seed 101), " in text
 
 
 def test_the_page(tmp_path):
@@ -62,3 +64,16 @@ def test_the_page(tmp_path):
   assert language.text(rows) in page
   assert "| train | 2 | 3 | 4,000 |" in page and "PLAN.md#18-language" in page
   assert "H200, jax 0.10, commit 123, 2026-12-01" in page
+
+
+def test_rows_of_the_plan():
+  rows = [
+    row | {"config": vars(Recipe()) | {"text": {}}, "config_hash": "a"}
+    for row in make_rows()
+  ]
+  small = rows[0] | {"config": vars(SMALL) | {"text": {}}, "config_hash": "b"}
+  another_seed = rows[0] | {"seed": 1}
+  assert language.planned([small, *rows, another_seed]) == rows
+  assert language.planned([small, *rows[1:], another_seed]) == []
+  with pytest.raises(RowsError, match="several texts.*a, b.*Keep"):
+    language.planned([rows[0] | {"config_hash": "b"}, *rows[1:]])
