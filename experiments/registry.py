@@ -46,10 +46,7 @@ OPTIMIZERS = {
   "lion": Part("Lion", f"{_OPTIMIZERS}:lion"),
   "muon": Part("Muon", f"{_OPTIMIZERS}:muon", ("hidden",)),
   "sgdp": Part(
-    "SGDP",
-    f"{_OPTIMIZERS}:sgdp",
-    ("momentum", "nesterov"),
-    {"nesterov": True},
+    "SGDP", f"{_OPTIMIZERS}:sgdp", ("momentum", "nesterov"), {"nesterov": True}
   ),
 }
 # Called with logits (examples, classes) and labels (examples,).

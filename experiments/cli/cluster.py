@@ -8,6 +8,7 @@ import subprocess
 import time
 
 import submitit
+from submitit.core.utils import FailedJobError
 from submitit.helpers import Checkpointable, CommandFunction
 
 from experiments.files import UserError
@@ -62,8 +63,11 @@ def train(
   Raises:
     UserError: if a command fails, or if its jobs get lost `ATTEMPTS` times.
   """
-  with executor.batch():
-    jobs = [_submit(executor, i, words) for i, words in enumerate(commands)]
+  try:
+    with executor.batch():
+      jobs = [_submit(executor, i, words) for i, words in enumerate(commands)]
+  except FailedJobError as error:
+    raise UserError(f"sbatch refuses the jobs: {error}") from error
   attempts, last = [1] * len(jobs), ""
   waiting, gone = set(range(len(jobs))), set()
   problems: dict[int, str] = {}

@@ -201,10 +201,7 @@ command(
   *(STUDY, GROUPS),
   example="plan table1",
 )
-command(
-  "list the studies and their numbers of runs",
-  example="list",
-)
+command("list the studies and their numbers of runs", example="list")
 command(
   """join the rows of a study's shares in one folder
 

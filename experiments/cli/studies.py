@@ -20,7 +20,7 @@ from experiments.files import UserError
 
 
 def do_run(args: argparse.Namespace) -> None:
-  if args.cluster or args.jobs:
+  if args.cluster or args.jobs or args.partition or args.sbatch:
     return _run_jobs(args)
   if args.share:
     # SLURM sends it to all processes of a job that it preempts. The job's first
@@ -198,7 +198,7 @@ def _prepare_devices(args: argparse.Namespace) -> None:
   if args.distributed:
     try:
       jax.distributed.initialize(coordinator, count, number)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, IndexError) as error:
       raise UserError(
         f"jax can't find the other processes: {error} Start all of them under "
         "a launcher that jax knows, such as SLURM's srun, or give each of them "

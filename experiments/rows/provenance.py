@@ -44,8 +44,9 @@ def sources() -> str:
 
   In a clone without changes, this prints it, too:
 
-      git ls-files experiments/*.py orthograd_optax/*.py :!experiments/report |
-      LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c -16
+      git ls-files 'experiments/*.py' 'orthograd_optax/*.py' \
+        ':!experiments/report' | LC_ALL=C sort | xargs sha256sum | sha256sum |
+        cut -c -16
   """
   paths = {
     path.relative_to(package.parent).as_posix(): path

@@ -12,8 +12,5 @@ _known = {
 
 # By PLAN.md's rule, on the seeds 100 to 109.
 STUDY = schedules.STUDY.comparing(
-  (_known["sam"], _known["strength_0.5"]),
-  name="best",
-  seeds=20,
-  first_seed=200,
+  (_known["sam"], _known["strength_0.5"]), name="best", seeds=20, first_seed=200
 )

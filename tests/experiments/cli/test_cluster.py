@@ -8,6 +8,7 @@ import sys
 import types
 
 import pytest
+from submitit.core.utils import FailedJobError
 
 from experiments import __main__ as command_line
 from experiments import rows
@@ -80,6 +81,19 @@ def test_gpus_of_local_jobs(tmp_path):
     ["env", "CUDA_VISIBLE_DEVICES=0,1", "a"],
     ["env", "CUDA_VISIBLE_DEVICES=2,3", "b"],
   ]
+
+
+def test_jobs_that_slurm_refuses(tmp_path):
+  executor = Executor([], tmp_path)
+
+  @contextlib.contextmanager
+  def refuse():
+    yield
+    raise FailedJobError("invalid partition specified: wrong")
+
+  executor.batch = refuse
+  with pytest.raises(UserError, match="sbatch refuses .* partition .*: wrong"):
+    cluster.train(executor, [], print, every=0)
 
 
 def test_jobs_that_fail(tmp_path):

@@ -234,4 +234,7 @@ def test_processes_that_can_not_be_found(tmp_path, monkeypatch, capsys):
     main(monkeypatch, capsys, *run, *two)
   with pytest.raises(SystemExit, match="process_id < num.* and --process 2"):
     main(monkeypatch, capsys, *run, *two, "--process", 2)
+  wrong = ("--distributed", "--coordinator", "n1", "--processes", 1)
+  with pytest.raises(SystemExit, match="can't find .* Got --coordinator n1,"):
+    main(monkeypatch, capsys, *run, *wrong, "--process", 0)
   assert not list(tmp_path.glob("*"))

@@ -84,6 +84,8 @@ def test_a_job_gets_the_options_of_the_command():
   [
     (["--cluster=local"], "Expected --cluster with --jobs"),
     (["--jobs=2"], "Expected --cluster with --jobs"),
+    (["--partition=gpu"], "Expected --cluster with --jobs"),
+    (["--sbatch=mem=1G"], "Expected --cluster with --jobs"),
     (["--cluster=local", "--jobs=2", "--kept"], "excludes --share, --kept"),
     (["--cluster=local", "--jobs=99"], "Expected a share such as 1/10"),
   ],

@@ -11,7 +11,8 @@ import pytest
 import scipy.stats
 
 from experiments import __main__ as command
-from experiments import datasets, report, rows
+from experiments import config, datasets, report, rows
+from experiments.fields import ConfigError
 from experiments.report import build, query
 from experiments.report.compare import Comparisons
 from experiments.report.query import LABELS, Results
@@ -43,6 +44,16 @@ def test_kept_pages_are_current(pages, ask):
   there = {path.name for path in kept.FOLDER.glob("[!.]*")}
   kept_pages = {f"{name}.md" for name in pages}
   assert there == kept_pages | shown | rows_of | {"SHA256SUMS"}
+
+
+def test_a_broken_study_is_not_left_out(tmp_path, monkeypatch):
+  def broken(name):
+    raise ConfigError(f"{name} is broken.")
+
+  monkeypatch.setattr(config, "load_study", broken)
+  with pytest.raises(ConfigError, match="is broken"):
+    list(build.write_pages(tmp_path / "pages"))
+  assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", build.WITH_BLOCKS)
@@ -97,7 +108,8 @@ def test_the_answer_fits_a_screen(pages):
   text = pages["README"].markdown
   prose = [it for it in text.split("\n\n") if not it.startswith("|")]
   words = re.sub(r"\]\([^)]*\)", "]", " ".join(prose))
-  assert len(words.split()) <= 200
+  count = len(words.split())
+  assert count <= 200, f"answer.md has {count} words: shorten another sentence"
   assert text.count("![") == 1 and text.count("\n|---|") == 1
 
 

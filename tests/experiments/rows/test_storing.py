@@ -90,6 +90,12 @@ def test_any_byte_that_is_changed_is_noticed(tmp_path_factory, data):
     list(read(path))
 
 
+def test_rows_of_a_former_version(tmp_path):
+  (tmp_path / "rows.jsonl").write_text(json.dumps(row()) + "\n")
+  with pytest.raises(RowsError, match="has no check: perhaps a former version"):
+    list(read(tmp_path / "rows.jsonl"))
+
+
 @given(st.data())
 def test_lines_that_are_moved_are_noticed(tmp_path_factory, data):
   path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
