@@ -326,7 +326,7 @@ def test_page_of_a_planned_study():
   rows = [
     line for line in text.splitlines() if line.startswith("| ⊥Grad − SGD")
   ]
-  assert rows[0].endswith("| helps |") and "-0.1" in rows[0]
+  assert rows[0].startswith("| ⊥Grad − SGD | helps | ") and "-0.1" in rows[0]
   assert set(page.figures) == {
     "schedules_differences",
     "schedules_reliability",
