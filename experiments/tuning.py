@@ -215,7 +215,7 @@ class Tuning:
     def mean(name: str, setting: Setting) -> float | None:
       its, end = values[self._at(name, setting).name], FIRST_SEED + self.seeds
       losses = [its.get(seed) for seed in range(FIRST_SEED, end)]
-      return None if None in losses else float(np.mean(losses))
+      return None if None in losses else np.array(losses, float).mean()
 
     return mean
 
