@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from experiments.grokking import Recipe
-from experiments.report import grokking
-from experiments.report.compare import Comparisons
+from experiments.report import grokking, query
+from experiments.report.compare import UNDER_CORRUPTION, Comparisons
 from experiments.rows import kept
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -148,3 +148,27 @@ def test_the_first_engine(ask):
     for method, cell in zip(("sgd", "orthograd"), cells, strict=True):
       mean = its.values(method, outcome, range(20)).mean()
       assert cell.partition(" / ")[0] == f"{mean:.{digits}f}"
+
+
+def test_what_depends_on_the_run(ask):
+  """The replication's words on significance, in runs that it does not show."""
+
+  def differs(pool, seeds, metrics=UNDER_CORRUPTION, **where):
+    rows = ask.table(pool, metrics, seeds=seeds, **where)
+    return {metric for metric, row in rows.items() if row.differs}
+
+  late, early = range(20, 40), range(20)
+  hard = differs("resnet18_corrupted", late, images="corrupted")
+  assert hard == {"max_logit"}
+  all_metrics = query.METRICS
+  assert not {"entropy", "max_softmax"} & differs(
+    "resnet18_first", early, all_metrics
+  )
+  where = {"images": "CIFAR-10-C"}
+  unsure = {"entropy", "max_softmax", "max_logit", "logit_variance"}
+  assert not unsure & differs("resnet18_first", early, **where)
+  for pool in ("resnet18", "resnet18_corrupted"):
+    assert not {"loss", "ece"} & differs(pool, late, all_metrics)
+  pair = ("orthograd", "orthograd_unnormalized")
+  first = ask.table("resnet18_first", pair=pair, seeds=range(10))
+  assert min(row.p for row in first.values()) >= 0.05
