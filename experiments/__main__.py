@@ -26,6 +26,9 @@ def main() -> None:
   args = parser.MAIN.parse_args()
   try:
     pkgutil.resolve_name(f"experiments.cli.{args.function}")(args)
+    sys.stdout.flush()
+  except BrokenPipeError:
+    os._exit(1)  # The reader, such as `head`, has closed.
   except UserError as error:
     sys.exit(f"Error: {error}")
   except OSError as error:

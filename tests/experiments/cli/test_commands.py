@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import pathlib
 import pkgutil
 import shlex
+from subprocess import PIPE, Popen
 import sys
 
 import jax
@@ -17,6 +19,8 @@ from experiments.cli import folders, parser
 from experiments.datasets import cifar
 from experiments.engine import progress
 from experiments.studies import quick, renormalization, table1
+
+ROOT = pathlib.Path(__file__).parents[3]
 
 
 def main(monkeypatch, capsys, *args):
@@ -36,6 +40,15 @@ def test_help_ends_in_an_example(name, monkeypatch, capsys):
   with pytest.raises(SystemExit):
     main(monkeypatch, capsys, *name.split(), "--help")
   assert capsys.readouterr().out.endswith(f"\nexample:\n{shown}\n")
+
+
+def test_a_reader_that_closes_early():
+  """As in `data status | true`: not a word."""
+  command = [sys.executable, "-m", "experiments", "data", "status"]
+  with Popen(command, stdout=PIPE, stderr=PIPE, cwd=ROOT) as process:
+    assert process.stdout and process.stderr
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait() == 1
 
 
 def test_status_lists_frost(tmp_path, monkeypatch, capsys):
