@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 import contextlib
-import errno
 import fnmatch
 import hashlib
 import json
@@ -14,9 +13,6 @@ import shutil
 import subprocess
 import tempfile
 from typing import Any
-
-# From flock, on a file system without locks or with a lock server that fails.
-NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO)
 
 MOST_MEMORY = 2 * 2**30  # bytes, for npm and pip
 
@@ -70,7 +66,7 @@ def locked(folder: pathlib.Path, busy: Callable[[], object]) -> Iterator[None]:
       busy()
       lock.acquire()
   except OSError as error:
-    if error.errno not in NO_LOCKS:
+    if error.filename is not None:  # It is of opening the file, not of flock.
       raise
     raise UserError(
       f"Expected a file system with working file locks, but {path} can't be "

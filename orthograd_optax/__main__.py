@@ -180,7 +180,8 @@ def _compare(args: argparse.Namespace) -> Any:
         f"order, but have {a.size} and {b.size} {key}."
       )
     if not np.array_equal(a, b):
-      row = int(np.argmax(a != b))
+      row = int(np.argmax(a != b)) if a.ndim else 0
+      a, b = a.ravel(), b.ravel()
       raise ValueError(
         f"{key}[{row}] is {a[row]} in {paths[0]} and {b[row]} in {paths[1]}, "
         "but both must have the same examples in the same order."

@@ -43,9 +43,7 @@ _MISSING = ("nan", "None", "<NA>", "NaT")
 # What damaged and hostile files raise.
 _DAMAGE = (ValueError, EOFError, OSError, RuntimeError, NotImplementedError)
 _DAMAGE += (zipfile.BadZipFile, zlib.error, MemoryError, SyntaxError, TypeError)
-_DAMAGE += (tokenize.TokenError,)
-# Of pyarrow, and of pandas where the file's notes on it are damaged.
-_PARQUET_DAMAGE = (ValueError, OSError, LookupError, TypeError)
+_DAMAGE += (tokenize.TokenError, LookupError, ArithmeticError)
 
 
 def read(path: str | os.PathLike, labels: str | os.PathLike | None = None):
@@ -244,13 +242,13 @@ def _parquet(path: pathlib.Path) -> dict[str, Any]:
       form.row_group(i).total_byte_size for i in range(form.num_row_groups)
     ]
     names = form.schema.to_arrow_schema().names
-  except _PARQUET_DAMAGE as error:
+  except Exception as error:  # A damaged file can raise anything.
     raise ValueError(f"{expected}: {brief(error)}") from error
   # A few bytes can stand for many equal numbers, or for one text in many rows.
   _check_size(path, max(8 * form.num_rows * form.num_columns, sum(sizes)))
   try:
     frame = pandas.read_parquet(path, engine="pyarrow", read_dictionary=names)
-  except _PARQUET_DAMAGE as error:
+  except Exception as error:  # A damaged file can raise anything.
     raise ValueError(f"{expected}: {brief(error)}") from error
   columns = {str(name): _entries(frame[name]) for name in frame.columns}
   return _from_columns(path, columns)

@@ -73,6 +73,8 @@ def read_picture(
   try:
     picture = Image.open(io.BytesIO(content), formats=["PNG", "JPEG"])
     width, height = picture.size
+    if content.count(b"\xff\xda") > 100:  # Each takes as long as the whole.
+      raise ValueError("expected at most 100 scans")
     if width != columns or height > rows:
       raise ValueError(
         f"expected {columns:,} × {rows:,} pixels, got {width:,} × {height:,}"

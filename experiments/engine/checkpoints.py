@@ -137,6 +137,8 @@ def _epochs(folder: pathlib.Path) -> list[int]:
 
 def _verify(path: pathlib.Path, group: Mapping[str, str]) -> None:
   """Raises an error if a checkpoint is damaged, or not of the group."""
+  if not path.is_file():
+    raise ValueError("it is not a file")
   digest = hashlib.sha256()
   with naming(path), path.open("rb") as file:
     left = path.stat().st_size - DIGEST_SIZE

@@ -57,6 +57,7 @@ def effects(
       rows = [line[name] for line in lines.values()]
       for y, row in enumerate(rows):
         shown |= _draw_effect(axis, y, row, relative)
+      axis.set_title("nats", loc="right", fontsize=8) if relative else None
       _shorten(axis, rows)
       axis.axvline(0, color=DARK_GREY, linewidth=1)
       axis.grid(axis="y", visible=False)
@@ -129,11 +130,13 @@ def reliability(
 def _pooled(seeds: Sequence[list[dict[str, Any]]]) -> Reliability:
   """Returns the bins of each seed, pooled over the images of its rows."""
   count, confidence, accuracy = (
-    np.array([[row["bins"][key] for row in rows] for rows in seeds])
+    np.array([[row["bins"][key] for row in rows] for rows in seeds], float)
     for key in ("count", "confidence", "accuracy")
   )
   total = count.sum(1)
-  mean = lambda bins: (count * bins).sum(1) / np.maximum(total, 1)
+  # Empty bins may have no mean.
+  whole = lambda bins: np.where(count, count * bins, 0).sum(1)
+  mean = lambda bins: whole(bins) / np.maximum(total, 1)
   return Reliability(*map(jnp.array, (total, mean(confidence), mean(accuracy))))
 
 

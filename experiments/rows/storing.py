@@ -79,7 +79,7 @@ class Chain:
       raise ValueError(f"is not valid JSON: {error}") from error
     start = line[:-_END] + b"}"
     check = _digest(self.check, start)
-    if "check" not in content:
+    if not isinstance(content, dict) or "check" not in content:
       raise ValueError("has no check: perhaps a former version wrote it")
     if line[-_END:] != _CHECK % check:
       raise ValueError(

@@ -217,9 +217,9 @@ def _per_example(
 
 def _by_seed(seeds: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
   """Returns the places of each seed's examples among those that count."""
-  if seeds.dtype.kind == "f" and np.isnan(seeds).any():
+  if (seeds != seeds).any():  # NaN and NaT differ from themselves.
     raise ValueError(
-      f"seeds[{rows[np.argmax(np.isnan(seeds))]}] is NaN. Give the seed of "
+      f"seeds[{rows[np.argmax(seeds != seeds)]}] is NaN. Give the seed of "
       "each row, or leave the row out."
     )
   return [np.flatnonzero(seeds == s) for s in np.unique(seeds)]

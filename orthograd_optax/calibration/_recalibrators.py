@@ -144,7 +144,8 @@ class Temperature(Recalibrator):
 
   def _check(self) -> None:
     value = np.asarray(self.temperature)
-    positive = value.shape == () and value > 0
+    # JAX takes smaller numbers, which are denormal, for 0.
+    positive = value.shape == () and value >= np.finfo(value.dtype).tiny
     _require(positive, "temperature must be a positive number", value.tolist())
 
 

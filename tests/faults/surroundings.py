@@ -27,6 +27,7 @@ from faults.figures import Case, Figures, each
 
 # What flock raises without locks, or with a lock server that fails.
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO)
+NO_LOCKS += (errno.ESTALE, errno.EINVAL)
 YEARS = (-100, -50, -1, 1, 50, 100)
 
 

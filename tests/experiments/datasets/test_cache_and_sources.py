@@ -471,6 +471,19 @@ def little():
   assert time.process_time() - start < 10 and peak < 40_000_000, peak
 
 
+def test_a_picture_that_takes_long():
+  """Each scan of a progressive JPEG takes as long as the whole picture."""
+  jpeg = io.BytesIO()
+  picture = PIL.Image.new("L", (32, 32))
+  picture.save(jpeg, "JPEG", progressive=True)
+  content = jpeg.getvalue()
+  assert archives.read_picture(content, "x", 32, 32).shape == (32, 32, 3)
+  *_, last = content[:-2].split(b"\xff\xda")
+  longer = content[:-2] + 100 * (b"\xff\xda" + last) + content[-2:]
+  with pytest.raises(cache.DataError, match="at most 100 scans"):
+    archives.read_picture(longer, "x", 32, 32)
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused(content):
   """If they are no picture or labels, that is all that happens."""

@@ -247,7 +247,7 @@ def test_npz_identity(digits, tmp_path):
     ("train_images", lambda x: x / 255, "dtype uint8.*np.round"),
     ("test_images", lambda x: x[..., None, None], "shape .images, rows"),
     ("train_images", lambda x: x[:, :4], "8 to 512 rows.*Resize"),
-    ("test_images", lambda x: x.repeat(2, 1), "of the shape of train_images"),
+    ("test_images", lambda x: x.repeat(2, 1), "of one shape, in train_images"),
     ("train_images", lambda x: x[:0], "be of shape"),
     ("train_labels", lambda x: x[1:], r"shape \(1200,\), one for each image"),
     ("train_labels", lambda x: x + 0.5, "be whole numbers.*np.unique"),

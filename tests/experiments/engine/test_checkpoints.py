@@ -143,7 +143,9 @@ def test_swapped_checkpoints_are_removed(copy, tmp_path, change, message):
     jax.tree.map(np.testing.assert_array_equal, state, state_of(epoch))
 
 
-@pytest.mark.parametrize("kind", ["link", "dangling link", "folder", "loop"])
+@pytest.mark.parametrize(
+  "kind", ["link", "dangling link", "folder", "loop", "pipe", "device"]
+)
 def test_what_is_not_a_file_is_removed(copy, tmp_path, kind):
   """A link only; what it points to stays, whatever it is."""
   path, target = copy / "2", tmp_path / "target"
@@ -153,8 +155,10 @@ def test_what_is_not_a_file_is_removed(copy, tmp_path, kind):
   if kind == "folder":
     path.mkdir()
     (path / "file").write_text("hello")
+  elif kind == "pipe":
+    os.mkfifo(path)
   else:
-    path.symlink_to("2" if kind == "loop" else target)
+    path.symlink_to({"loop": "2", "device": "/dev/zero"}.get(kind, target))
   (problem,) = checkpoints.remove_damaged(copy, GROUP)
   assert f"removed the damaged checkpoint {path}: " in problem
   assert target.exists() == (kind != "dangling link")

@@ -209,7 +209,7 @@ def test_files_of_another_form(tmp_path, content):
     config.load_settings(tmp_path)
   (tmp_path / "rows.jsonl").write_bytes(content + b"\n")
   with pytest.raises(
-    UserError, match="Line 1 of .*rows.jsonl (is not|was) .* Remove"
+    UserError, match="Line 1 of .*rows.jsonl (is not|was|has no) .* Remove"
   ):
     rows.Rows(tmp_path / "rows.jsonl")
 

@@ -183,17 +183,60 @@ def test_rounded_probabilities(folder, capsys):
       "columns": [],
       "column_indexes": [{"pandas_type": "uni#ode", "numpy_type": "object"}],
     },
+    {"index_columns": [], "columns": "abc", "column_indexes": []},
+    "[" * 200_000,
   ],
 )
 def test_parquet_with_damaged_notes_of_pandas(note, folder, capsys):
   pyarrow = pytest.importorskip("pyarrow")
   parquet = pytest.importorskip("pyarrow.parquet")
   table = pyarrow.table({"a": [0.1, 0.9], "b": [0.9, 0.1], "label": ["a", "b"]})
-  table = table.replace_schema_metadata({"pandas": json.dumps(note)})
+  text = note if isinstance(note, str) else json.dumps(note)
+  table = table.replace_schema_metadata({"pandas": text})
   parquet.write_table(table, "x.parquet")
   status, out, err = run(capsys, "report", "x.parquet")
   assert status == 2 and out == "", err
   assert err.startswith("error: x.parquet is not a .parquet file"), err
+
+
+def test_parquet_whose_text_is_not_utf_8(folder, capsys):
+  pyarrow = pytest.importorskip("pyarrow")
+  parquet = pytest.importorskip("pyarrow.parquet")
+  latin = pyarrow.array(["à".encode("latin-1"), b"b"]).view(pyarrow.string())
+  table = pyarrow.table({"a": [0.1, 0.9], "b": [0.9, 0.1], "label": latin})
+  parquet.write_table(table, "x.parquet")
+  status, out, err = run(capsys, "report", "x.parquet")
+  assert status == 2 and out == "" and err.startswith("error: "), err
+
+
+@pytest.mark.parametrize(
+  "header",
+  [
+    "{'descr': (), 'fortran_order': False, 'shape': (400, 3), }",
+    f"{{'descr': '<f8', 'fortran_order': False, 'shape': (0, {2**70}), }}",
+  ],
+)
+def test_npz_with_impossible_headers(header, folder, capsys):
+  head = header.encode().ljust(117) + b"\n"
+  with zipfile.ZipFile("x.npz", "w") as archive:
+    start = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
+    archive.writestr("logits.npy", start)
+    archive.writestr("labels.npy", start)
+  status, _, err = run(capsys, "report", "x.npz")
+  assert status == 2 and err.startswith("error: x.npz is not an .npz file"), err
+
+
+def test_compare_files_of_other_shapes(folder, capsys):
+  logits, labels = overconfident()
+  for name, shape in (("a.npz", (2, EXAMPLES // 2)), ("b.npz", (EXAMPLES,))):
+    np.savez(name, logits=logits, labels=labels.reshape(shape))
+  status, _, err = run(capsys, "compare", "a.npz", "b.npz")
+  assert status == 2 and err.startswith("error: "), err
+  for name, change in (("a.npz", 0), ("b.npz", 1)):
+    its = (labels + change).reshape(2, EXAMPLES // 2)
+    np.savez(name, logits=logits, labels=its)
+  status, _, err = run(capsys, "compare", "a.npz", "b.npz")
+  assert status == 2 and "labels[0] is" in err, err
 
 
 @pytest.mark.parametrize("name", ["", "id", "Index", "Unnamed: 0", "age"])

@@ -90,6 +90,8 @@ def test_more_refusals():
   with pytest.raises(ValueError, match=r"seeds\[3\] is NaN"):
     seeds = np.where(np.arange(EXAMPLES) == 3, np.nan, 0)
     report(logits, labels, seeds=seeds)
+  with pytest.raises(ValueError, match=r"seeds\[0\] is NaN"):
+    report(logits, labels, seeds=np.array(["NaT"] * EXAMPLES, "M8[s]"))
   with pytest.raises(ValueError, match="'a' more than once"):
     report(logits, labels, classes=["a", "b", "a"])
   with pytest.raises(ValueError, match=r"labels\[0\] is '1111.*\.\.\."):

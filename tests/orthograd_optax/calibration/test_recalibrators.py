@@ -192,6 +192,7 @@ def test_load_reads_what_the_next_test_changes(tmp_path):
         (0, "positive.* 0.0"),
         (-1.5, "positive.*-1.5"),
         (1e-50, "positive.* 0.0"),  # in float32
+        (1e-39, "positive.*e-39"),  # denormal
         ([1, 2, 3], "a positive number"),
         ([2.5], "a positive number"),
         ([], "a positive number"),
