@@ -16,11 +16,6 @@ from typing import Any, NoReturn
 from experiments.cli import parser
 from experiments.files import UserError
 
-CHECK_THE_PATH = (
-  "Check that the path exists, its permissions and its disk. Then repeat the "
-  "command, or give another folder."
-)
-
 
 def main() -> None:
   args = parser.MAIN.parse_args()
@@ -32,8 +27,11 @@ def main() -> None:
   except UserError as error:
     sys.exit(f"Error: {error}")
   except OSError as error:
-    remedy = "" if error.filename is None else f". {CHECK_THE_PATH}"
-    sys.exit(f"Error: {error}{remedy}")
+    remedy = (
+      ". Check that the path exists, its permissions and its disk. Then repeat "
+      "the command, or give another folder."
+    )
+    sys.exit(f"Error: {error}{'' if error.filename is None else remedy}")
 
 
 def leave(message: str, status: int) -> NoReturn:
@@ -44,13 +42,12 @@ def leave(message: str, status: int) -> NoReturn:
   os._exit(status)
 
 
-def stop(number: int, frame: Any) -> NoReturn:
+def stop(*_: Any) -> NoReturn:
   """Ends the process on Ctrl-C, at once.
 
   An exception could get lost in an import or in garbage collection. The next
   command removes files that are half written.
   """
-  del number, frame
   line = "\n" if os.isatty(2) else ""
   leave(f"{line}Stopped. Run the same command to resume.", 130)
 

@@ -206,10 +206,9 @@ class Tuning:
     """Returns the mean loss of each setting whose seeds have all been kept."""
     values: dict[str, dict[int, float]] = collections.defaultdict(dict)
     config = self.config.replace(evaluate_on="held_out")
+    part = CRITERIA[criterion].part
     for row in _ended(self.name, config):
-      loss = None
-      if row["dataset"] == "clean":
-        loss = row[CRITERIA[criterion].part]["loss"]
+      loss = row[part]["loss"] if row["dataset"] == "clean" else None
       values[row["method"]][row["seed"]] = math.inf if loss is None else loss
 
     def mean(name: str, setting: Setting) -> float | None:

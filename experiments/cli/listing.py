@@ -5,8 +5,7 @@ import argparse
 from experiments import config
 
 
-def do_list(args: argparse.Namespace) -> None:
-  del args
+def do_list(_: argparse.Namespace) -> None:
   names = config.study_names()
   width = max(map(len, names))
   for name in names:

@@ -1,8 +1,4 @@
-"""Makes tables, figures and pages from rows, without training.
-
-`query` reads rows, `compare` tests pairs of methods, `figures` draws, `render`
-fills templates, and `build` makes the pages. `templates/` has the words.
-"""
+"""Makes tables, figures and pages from rows, without training."""
 
 from experiments.report import language as language
 from experiments.report.build import show as show

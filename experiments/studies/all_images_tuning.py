@@ -14,11 +14,16 @@ _ADAMW = {
   "learning_rate": (5e-4, 1e-3, 2e-3, 4e-3),
   "weight_decay": (0.05, 0.2, 0.8, 3.2),
 }
+# Its best setting with 10 % of the images has a higher rate, a weaker decay.
+_ORTHOGRAD_ADAMW = {
+  "learning_rate": (1e-3, 2e-3, 4e-3, 8e-3),
+  "weight_decay": (0.0125, 0.05, 0.2, 0.8),
+}
 GRIDS = {
   "sgd": Grid(_SGD),
   "orthograd": Grid(_SGD),
   "adamw": Grid(_ADAMW),
-  "orthograd_adamw": Grid(_ADAMW),
+  "orthograd_adamw": Grid(_ORTHOGRAD_ADAMW),
 }
 
 TUNING = Tuning(

@@ -77,7 +77,11 @@ def test_tuning(name):
   # Both sides of a pair can have the same settings, besides ⊥Grad.
   if name == "all_images":
     assert grids["sgd"] == grids["orthograd"]
-    assert grids["adamw"] == grids["orthograd_adamw"]
+    # Shifted toward the best setting of ⊥AdamW's pilots.
+    shift = {"learning_rate": 2, "weight_decay": 1 / 4}
+    for name, ladder in grids["adamw"].ladders.items():
+      other = grids["orthograd_adamw"].ladders[name]
+      assert other == tuple(shift[name] * value for value in ladder)
 
 
 @pytest.mark.parametrize(("name", "expected"), CONFIRMING.items())

@@ -114,7 +114,7 @@ def test_the_answer_fits_a_screen(pages):
 
 
 def test_the_table_of_the_answer(pages, runs, ask):
-  """Every difference of the answer, by NumPy and from the rows."""
+  """Every difference and advice of the answer, by NumPy and from the rows."""
   lines = lines_of_the_answer(pages["README"])
   situations = LABELS["situations"]
   complete = [it for it in situations if ask.is_complete(situations[it][0])]
@@ -135,8 +135,10 @@ def test_the_table_of_the_answer(pages, runs, ask):
       for method in pair
     )
     seeds = [seed for seed in seeds if has(seed)]
-    _, *cells = lines[label]
-    assert cells[4] == str(len(seeds)), label
+    use, *cells = lines[label]
+    ensembles = " ensembles" * ("ensemble" in pair[0])
+    assert cells[4] == f"{len(seeds)}{ensembles}", label
+    said = []
     for cell, metric, part in zip(
       cells[:4],
       ("loss", "ece", "loss", "ece"),
@@ -144,23 +146,23 @@ def test_the_table_of_the_answer(pages, runs, ask):
       strict=True,
     ):
       a, b = result(it, metric, seeds, part=part, pair=pair)
-      change, *_, p = paired(a, b)
+      change, low, high, p = paired(a, b)
       digits = 3 if metric == "loss" else 4
       assert cell.rstrip("*") == f"{change:+.{digits}f}", label
       assert p < 0.05 or not cell.endswith("*")  # adjusting adds no star
-
-
-def test_the_words_of_the_answer_follow_from_the_table(pages):
-  for label, cells in lines_of_the_answer(pages["README"]).items():
-    use, loss, ece, after, _, _ = cells
-    sign = lambda it: it.endswith("*") * (1 if it[0] == "+" else -1)
-    without = sign(loss) < 0 or sign(ece) < 0
-    assert (use == "no") == (not without and sign(after) >= 0), label
-    assert ("without T" in use or use == "yes") == without, label
-    assert use.startswith("only") == (without and sign(after) >= 0), label
-    assert use.startswith(("with T", "yes")) == (sign(after) < 0), label
-    assert ("for the loss" in use) == (sign(loss) < 0 < sign(ece)), label
-    assert ("for ECE" in use) == (sign(ece) < 0 <= sign(loss)), label
+      small = max(-low, high) < 0.03 * np.mean(a)
+      if cell.endswith("*"):
+        said.append("small" if small else "helps" if change < 0 else "harms")
+      else:
+        said.append("same" if small else "undecided")
+    helps = [it == "helps" for it in said[::2]]  # the loss, without T and after
+    advice = {
+      (True, True): "yes",
+      (True, False): "only without T",
+      (False, True): "only with T",
+      (False, False): "not shown" if said[::2] == ["undecided"] * 2 else "no",
+    }
+    assert use == advice[*helps], label
 
 
 def test_the_sentences_of_the_answer(pages, runs):
@@ -171,12 +173,13 @@ def test_the_sentences_of_the_answer(pages, runs):
   after = result(schedules, "loss", seeds, part="scaled_half", pair=pair)
   change, low, high, p = paired(*after)
   assert p < 0.05 and 0 < low < high < 0.03 * np.mean(after[0])
-  assert f"harms, but by less than matters: loss {change:+.3f} (" in text
+  assert f"the loss changes by {change:+.3f} (" in text
+  assert "nats (harms, but by less than matters)" in text
   assert round(p, 3) == 0.002 and f"{change:.4f}" == "0.0075"
   a, b = result(schedules, "loss", seeds, pair=pair)
-  assert f"lowers SGD’s from {a.mean():.3f} to {b.mean():.3f}" in text
+  assert f"⊥Grad {b.mean():.3f}, SGD {a.mean():.3f} (learning" in text
   change, low, high, _ = paired(*result(schedules, "top1", seeds, pair=pair))
-  assert f"accuracy {change:+.2f} ({low:+.2f}, {high:+.2f}) points" in text
+  assert f"accuracy by {change:+.2f} ({low:+.2f}, {high:+.2f}) points" in text
   recipe = {it.name: it for it in schedules.STUDY.methods}["cosine"]
   assert f"learning rate {recipe.learning_rate:g}, weight decay 5e-4" in text
   assert schedules.STUDY.config.weight_decay == 5e-4
@@ -185,7 +188,7 @@ def test_the_sentences_of_the_answer(pages, runs):
     [row["metrics"]["loss"] for row in rows_of(rates, method)]
   )
   rise = mean("orthograd_sgd_0.03") - mean("sgd_0.03")
-  assert f"but raises it by {rise:.3f} at rate 0.03" in text
+  assert f"At rate 0.03, ⊥Grad raises SGD’s by {rise:.3f} (2 seeds)" in text
   pilots = runs("pilot_optimizers").rows.values()
   value = lambda method, metric: np.mean(
     [row["metrics"][metric] for row in rows_of(pilots, method)]
@@ -530,7 +533,7 @@ def test_no_temperature_where_nothing_beats_orthograd(monkeypatch):
   ask, page = of_no_temperature(monkeypatch, lost, logit_norm=9.0)
   text = page.markdown
   assert "**If you can’t fit T, use ⊥Grad: loss 0.60" in text
-  assert "- These beat ⊥Grad: none of them." in text
+  assert "- Lower losses than ⊥Grad’s: none of them." in text
   assert "**Diverged**, and so left out of the comparisons: AdamW" in text
   tested = ask.tested("no_temperature")["loss"]
   assert len(tested) == 10
@@ -561,6 +564,16 @@ def test_no_temperature_where_others_beat_orthograd(monkeypatch):
     "SGD, T from 5 folds is better, but by less than matters"
   )
   assert verdicts["sgd"] == "helps"
+
+
+def test_no_temperature_where_no_method_is_best(monkeypatch):
+  """What is not shown to be worse, and what is better by too little."""
+  _, page = of_no_temperature(monkeypatch, sgd=0.61, mixup=0.592)
+  best = (
+    "**If you can’t fit T, no method is shown to be best: ⊥Grad has loss 0."
+  )
+  assert best in page.markdown
+  assert "and is not shown to beat SGD.**" in page.markdown
 
 
 @pytest.mark.parametrize("slope", [-0.5, 0.0])
