@@ -52,6 +52,14 @@ def cases(folder: pathlib.Path, files: dict[str, bytes]):
     "picture: 2^40 pixels",
     lambda: archives.read_picture(bytes(header), "x", 1024, 10_000),
   )
+  jpeg = io.BytesIO()
+  PIL.Image.new("L", (1024, 10_000)).save(jpeg, "JPEG", progressive=True)
+  *_, scan = jpeg.getvalue()[:-2].split(b"\xff\xda")
+  scans = jpeg.getvalue()[:-2] + 10**5 * (b"\xff\xda" + scan)
+  yield (
+    "picture: 100,000 scans",
+    lambda: archives.read_picture(scans, "x", 1024, 10_000),
+  )
   batches = folder / "cifar-10-batches-bin"
   batches.mkdir()
   for name in files:

@@ -171,6 +171,10 @@ def bombs(folder: pathlib.Path) -> Iterator[Case]:
   shape = array((large, 2), 80)
   path = npz("shape", logits=shape, labels=shape)
   yield "npz: a shape of 16 TB", lambda path=path: read(path)
+  path = npz("power", labels=array((0, 2**70)))
+  yield "npz: a shape of 2^70", lambda path=path: read(path)
+  path = npz("form", labels=array((3,), 24).replace(b"'<f8'", b"()   "))
+  yield "npz: an empty dtype", lambda path=path: read(path)
   path = npz("texts", classes=array((3 * 10**8,), dtype="<U0"))
   yield "npz: 3e8 classes of no length", lambda path=path: read(path)
   for name in ("classes", "split"):

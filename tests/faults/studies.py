@@ -159,9 +159,21 @@ class Disturber:
     last.symlink_to(elsewhere / "state")
     return ""
 
+  def divert(self) -> str | None:
+    """The last checkpoint is a pipe, or a device that never ends."""
+    if not (states := self._states()):
+      return None
+    states[-1].unlink()
+    if self.random.random() < 0.5:
+      os.mkfifo(states[-1])
+    else:
+      states[-1].symlink_to("/dev/zero")
+    self.damaged = True
+    return ""
+
   def _states(self) -> list[pathlib.Path]:
     states = self.folder.glob("checkpoints/*/state/*")
-    return sorted(path for path in states if path.name.isdigit())
+    return sorted(x for x in states if x.name.isdigit() and x.is_file())
 
   def tear(self) -> str | None:
     """The last line, as a crash of the machine would."""
@@ -189,6 +201,7 @@ KINDS: dict[str, Callable[[Disturber], str | None]] = {
   "… with a truncated checkpoint": Disturber.truncate,
   "… with a checkpoint of another epoch or study": Disturber.swap,
   "… with a link to a damaged checkpoint": Disturber.link,
+  "… with a pipe or a device in place of a checkpoint": Disturber.divert,
   "… with a torn last line": Disturber.tear,
 }
 
