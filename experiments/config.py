@@ -339,7 +339,7 @@ class Study(Settings):
         f"corrupted_at is {max(self.corrupted_at)}, but must be at most "
         f"epochs, {self.config.epochs}."
       )
-    assert self.runs  # It refuses a share that does not exist.
+    _ = self.runs  # It refuses a share that does not exist.
 
   def check_images(self) -> None:
     """Raises a ConfigError if the data set's images don't suit the study."""

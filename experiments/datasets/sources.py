@@ -1,8 +1,8 @@
 """Sources of the files in the cache: TFDS, official hosts, packages and paths.
 
-`auto` tries these but the paths in order, the one that needs the network least
+`auto` tries all except paths, in this order: what needs the network least comes
 first. TFDS is read without TensorFlow, and no code of a package is run. A data
-set may lack some of them.
+set may lack some sources.
 """
 
 from collections.abc import Callable, Iterable

@@ -57,7 +57,8 @@ def effects(
       rows = [line[name] for line in lines.values()]
       for y, row in enumerate(rows):
         shown |= _draw_effect(axis, y, row, relative)
-      axis.set_title("nats", loc="right", fontsize=8) if relative else None
+      if relative:
+        axis.set_title("nats", loc="right", fontsize=8)
       _shorten(axis, rows)
       axis.axvline(0, color=DARK_GREY, linewidth=1)
       axis.grid(axis="y", visible=False)

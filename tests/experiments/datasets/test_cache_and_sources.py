@@ -472,7 +472,7 @@ def little():
 
 
 def test_a_picture_that_takes_long():
-  """Each scan of a progressive JPEG takes as long as the whole picture."""
+  """A progressive JPEG can have a scan of the whole picture in a few bytes."""
   jpeg = io.BytesIO()
   picture = PIL.Image.new("L", (32, 32))
   picture.save(jpeg, "JPEG", progressive=True)
