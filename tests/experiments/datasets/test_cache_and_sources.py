@@ -484,6 +484,17 @@ def test_a_picture_that_takes_long():
     archives.read_picture(longer, "x", 32, 32)
 
 
+def test_a_png_has_no_scans():
+  """CIFAR-10's have the two bytes of a scan hundreds of times, by chance."""
+  png = io.BytesIO()
+  text = PIL.PngImagePlugin.PngInfo()
+  text.add_text("bytes", 101 * "\xff\xda")
+  PIL.Image.new("L", (32, 32)).save(png, "PNG", pnginfo=text)
+  content = png.getvalue()
+  assert content.count(b"\xff\xda") > 100
+  assert archives.read_picture(content, "x", 32, 32).shape == (32, 32, 3)
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused(content):
   """If they are no picture or labels, that is all that happens."""
