@@ -342,10 +342,10 @@ class Group:
       words.append(
         f"{name}: training loss {loss:.3f}, training accuracy {top1:.1f} %"
       )
-    seconds = eta.tick()
+    eta.tick()
     if eta.epoch is not None:  # The first epoch is compiled, too.
       images = config.images * len(self.runs)
-      words.append(f"{images / seconds:,.0f} img/s")
+      words.append(f"{images / eta.epoch:,.0f} img/s")
     return " · ".join([*words, str(eta)])
 
 

@@ -19,11 +19,10 @@ class Eta:
   def __init__(self, epochs: int):
     self.left, self.times, self.last = epochs, [], time.monotonic()
 
-  def tick(self) -> float:
+  def tick(self) -> None:
     now = time.monotonic()
     self.times.append(now - self.last)
     self.left, self.last = self.left - 1, now
-    return self.times[-1]
 
   def restart(self) -> None:
     """Starts the clock again, after evaluation or a checkpoint."""

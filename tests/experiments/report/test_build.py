@@ -176,19 +176,12 @@ def test_the_sentences_of_the_answer(pages, runs):
   assert f"the loss changes by {change:+.3f} (" in text
   assert "nats (harms, but by less than matters)" in text
   assert round(p, 3) == 0.002 and f"{change:.4f}" == "0.0075"
-  a, b = result(schedules, "loss", seeds, pair=pair)
-  assert f"⊥Grad {b.mean():.3f}, SGD {a.mean():.3f} (learning" in text
   change, low, high, _ = paired(*result(schedules, "top1", seeds, pair=pair))
   assert f"accuracy by {change:+.2f} ({low:+.2f}, {high:+.2f}) points" in text
-  recipe = {it.name: it for it in schedules.STUDY.methods}["cosine"]
-  assert f"learning rate {recipe.learning_rate:g}, weight decay 5e-4" in text
-  assert schedules.STUDY.config.weight_decay == 5e-4
-  rates = runs("pilot_rates").rows.values()
-  mean = lambda method: np.mean(
-    [row["metrics"]["loss"] for row in rows_of(rates, method)]
-  )
-  rise = mean("orthograd_sgd_0.03") - mean("sgd_0.03")
-  assert f"At rate 0.03, ⊥Grad raises SGD’s by {rise:.3f} (2 seeds)" in text
+  cells = of_the_map(runs)
+  lowest = [min(its["loss"][i] for its in cells.values()) for i in range(2)]
+  words = "SGD’s lowest loss is {:.3f}, ⊥Grad’s {:.3f} (3 seeds)"
+  assert words.format(*lowest) in text and len(cells) == 20
   pilots = runs("pilot_optimizers").rows.values()
   value = lambda method, metric: np.mean(
     [row["metrics"][metric] for row in rows_of(pilots, method)]
@@ -211,7 +204,81 @@ def test_the_sentences_of_the_answer(pages, runs):
   }
   assert len(weak) == len(both) - len(weak) == 6
   assert all(signs[it] == ({-1} if it in weak else {1}) for it in both)
-  assert "in 6 of 6 with weak" in text and "in 6 of 6 with strong" in text
+  assert "lower with weak decay (6 of 6), higher with strong (6 of 6)" in text
+
+
+def of_the_map(runs):
+  """Means without and with ⊥Grad, by learning rate and weight decay.
+
+  That of T is geometric.
+  """
+  rows, cells = [*runs("map").rows.values()], {}
+  for method in query.config.load_study("map").methods:
+    pair = method.name, f"orthograd_{method.name}"
+    if not method.strength:
+      its = [[x["metrics"] for x in rows_of(rows, name)] for name in pair]
+      assert [len(x) for x in its] == [3, 3]
+      cells[method.learning_rate, method.weight_decay] = {
+        "T": [scipy.stats.gmean([x["temperature"] for x in y]) for y in its],
+        "loss": [np.mean([x["loss"] for x in y]) for y in its],
+        "top1": [np.mean([x["top1"] for x in y]) for y in its],
+        "change": np.array(
+          [a["loss"] - b["loss"] for b, a in zip(*its, strict=True)]
+        ),
+      }
+  return cells
+
+
+def test_the_map_of_rates_and_decays(runs, ask):
+  """Its page, by SciPy and from the rows."""
+  page, _ = build.make_study(ask, "map", ROOT / "docs" / "studies")
+  text = " ".join(page.markdown.split())
+  cells = of_the_map(runs)
+  decayed = {key: it for key, it in cells.items() if key[1]}
+  with_t = [it["T"][1] for it in decayed.values()]
+  correlation = scipy.stats.spearmanr([a * b for a, b in decayed], with_t)[0]
+  assert f"It is {correlation:+.2f}, over 16 settings" in text
+  assert correlation < -0.8 and "**Rule of thumb, confirmed:" in text
+  acts = [
+    it["loss"][1] < it["loss"][0]
+    for it in cells.values()
+    if it["T"][0] > 1.5 and 0.8 < it["T"][1] < 1.5
+  ]
+  assert (
+    all(acts) and f"The loss is lower in {len(acts)} of {len(acts)}" in text
+  )
+  stuck = {key: it for key, it in cells.items() if it["top1"][0] < 20}
+  learned = decayed.keys() - stuck.keys()
+  own = scipy.stats.spearmanr([(b, cells[a, b]["T"][0]) for a, b in learned])[0]
+  alone = scipy.stats.spearmanr([b for _, b in decayed], with_t)[0]
+  least = min(cells[key]["T"][0] for key in learned)
+  assert f"with ⊥Grad’s T is {alone:+.2f}. SGD’s T falls with it, too" in text
+  words = f"({own:+.2f} at the {len(learned)} settings where SGD learns)"
+  assert f"{words}, but only to {least:.1f}." in text
+  assert f"⊥Grad’s falls to {min(with_t):.2f}." in text
+  lost = max(it["top1"][1] for key, it in cells.items() if key[1] == 8e-3)
+  plain = [cells[rate, 8e-3]["top1"][0] for rate in (0.03, 0.1)]
+  words = f"accuracy is {lost:.0f} % at most. SGD has {plain[0]:.0f} % at rate"
+  assert f"{words} 0.03, and {plain[1]:.0f} % at 0.1." in text
+  most = max(it["top1"][1] for it in stuck.values())
+  words = f"chance at {len(stuck)} settings. ⊥Grad’s accuracy there is"
+  assert f"{words} {most:.0f} % at most" in text
+  ps = {
+    key: scipy.stats.ttest_1samp(it["change"], 0).pvalue
+    for key, it in cells.items()
+  }
+  signs, running = {}, 0.0
+  for i, key in enumerate(sorted(ps, key=ps.get)):
+    running = max(running, (len(ps) - i) * ps[key])  # Holm
+    signs[key] = np.sign(cells[key]["change"].mean()) * (running < 0.05)
+  helps, harms = ({k for k in signs if signs[k] == s} for s in (-1, 1))
+  fails = len(helps & stuck.keys())
+  assert (
+    f"at {len(helps)} of 20 settings, and raises it at {len(harms)}" in text
+  )
+  words = f"helps at {len(helps)} (SGD fails at {fails}), harms at {len(harms)}"
+  for name in ("README.md", "experiments/results/README.md"):
+    assert words in (ROOT / name).read_text("utf-8")
 
 
 def rows_of(result, method):
