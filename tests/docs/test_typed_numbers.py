@@ -172,3 +172,36 @@ def test_what_depends_on_the_run(ask):
   pair = ("orthograd", "orthograd_unnormalized")
   first = ask.table("resnet18_first", pair=pair, seeds=range(10))
   assert min(row.p for row in first.values()) >= 0.05
+
+
+def test_where_it_helps_after_t(ask):
+  """Of single networks by more than 3 %: where SGD's settings are too large."""
+  page = text("docs/guides/start.md")
+  assert "by more than 3 % only where [learning rate and weight decay]" in page
+  gains = lambda row: row.change < -0.03 * row.a.mean()
+  rows = ask.tested("map")["crossed_loss"]
+  helped = [pair[0] for pair, row in rows.items() if gains(row)]
+  assert helped == [
+    "sgd_0.3_0.008",
+    "sgd_1_0.0005",
+    "sgd_1_0.002",
+    "sgd_1_0.008",
+  ]
+  assert min(rows[it, f"orthograd_{it}"].a.mean() for it in helped) > 0.8
+  alone = [x for x in query.LABELS["situations"].values() if "ens" not in x[1]]
+  alone = [it for it in alone if ask.is_complete(it[0])]
+  assert len(alone) > 10 and not any(gains(ask.compare(*it)) for it in alone)
+
+
+def test_the_sign_of_a_strong_decay(ask):
+  """T and accuracy of ⊥Grad at weight decay 8e-3."""
+  its, t, accuracy = ask.results("map"), [], []
+  for rate in ("0.03", "0.1", "0.3", "1"):
+    values = its.values(f"orthograd_sgd_{rate}_0.008", "temperature")
+    t.append(np.exp(np.log(values).mean()))
+    accuracy.append(
+      its.values(f"orthograd_sgd_{rate}_0.008", "accuracy").mean()
+    )
+  page = text("docs/guides/when_to_use_it.md")
+  assert f"⊥Grad's T was {min(t):.2f} to {max(t):.2f}]" in page
+  assert f"accuracy {min(accuracy):.0f} to {max(accuracy):.0f} %" in page

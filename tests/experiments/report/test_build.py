@@ -204,13 +204,14 @@ def test_the_sentences_of_the_answer(pages, runs):
   }
   assert len(weak) == len(both) - len(weak) == 6
   assert all(signs[it] == ({-1} if it in weak else {1}) for it in both)
-  assert "lower with weak decay (6 of 6), higher with strong (6 of 6)" in text
+  words = "lower at the weaker decay (6 of 6), higher at the stronger (6 of 6)"
+  assert words in text
 
 
 def of_the_map(runs):
   """Means without and with ⊥Grad, by learning rate and weight decay.
 
-  That of T is geometric.
+  T's is geometric.
   """
   rows, cells = [*runs("map").rows.values()], {}
   for method in query.config.load_study("map").methods:
@@ -250,12 +251,26 @@ def test_the_map_of_rates_and_decays(runs, ask):
   stuck = {key: it for key, it in cells.items() if it["top1"][0] < 20}
   learned = decayed.keys() - stuck.keys()
   own = scipy.stats.spearmanr([(b, cells[a, b]["T"][0]) for a, b in learned])[0]
-  alone = scipy.stats.spearmanr([b for _, b in decayed], with_t)[0]
+  alone = [
+    scipy.stats.spearmanr(x, with_t)[0] for x in zip(*decayed, strict=True)
+  ]
   least = min(cells[key]["T"][0] for key in learned)
-  assert f"with ⊥Grad’s T is {alone:+.2f}. SGD’s T falls with it, too" in text
-  words = f"({own:+.2f} at the {len(learned)} settings where SGD learns)"
+  words = f"T is {alone[1]:+.2f}, and the learning rate’s {alone[0]:+.2f}."
+  assert words in text
+  words = (
+    f"({own:+.2f} at the {len(learned)} settings with decay where SGD learns)"
+  )
   assert f"{words}, but only to {least:.1f}." in text
   assert f"⊥Grad’s falls to {min(with_t):.2f}." in text
+  for (rate, decay), it in cells.items():
+    plain = "–" if (rate, decay) in stuck else f"{it['T'][0]:.2f}"
+    line = next(
+      x
+      for x in page.markdown.splitlines()
+      if x[:20].startswith(f"| rate {rate:g} |")
+    )
+    column = 2 + [0, 1e-4, 5e-4, 2e-3, 8e-3].index(decay)
+    assert line.split("|")[column].strip() == f"{plain} / {it['T'][1]:.2f}"
   lost = max(it["top1"][1] for key, it in cells.items() if key[1] == 8e-3)
   plain = [cells[rate, 8e-3]["top1"][0] for rate in (0.03, 0.1)]
   words = f"accuracy is {lost:.0f} % at most. SGD has {plain[0]:.0f} % at rate"
@@ -276,7 +291,11 @@ def test_the_map_of_rates_and_decays(runs, ask):
   assert (
     f"at {len(helps)} of 20 settings, and raises it at {len(harms)}" in text
   )
-  words = f"helps at {len(helps)} (SGD fails at {fails}), harms at {len(harms)}"
+  lost = sum(cells[it]["top1"][1] < 50 for it in harms)
+  words = (
+    f"helps at {len(helps)} (SGD fails at {fails}), harms at {len(harms)} "
+  )
+  words += f"(⊥Grad fails at {lost})"
   for name in ("README.md", "experiments/results/README.md"):
     assert words in (ROOT / name).read_text("utf-8")
 
