@@ -346,8 +346,8 @@ class Comparisons:
     """Returns what T is fitted without and with ⊥Grad, at equal settings.
 
     Each column has its values by setting: "decay", which is learning rate ×
-    weight decay, "without" and "with", the geometric means of T over seeds, and
-    "change", of the loss without T. Diverged runs are left out.
+    weight decay, and "without" and "with", the geometric means of T over seeds.
+    Diverged runs are left out.
     """
     study, results = self.study(name), self.results(name)
     lines = []
@@ -356,11 +356,10 @@ class Comparisons:
       if method.base == base and (seeds := results.seeds(pair)):
         its = method.resolve(study.config)
         logs = [np.log(results.values(m, "temperature", seeds)) for m in pair]
-        a, b = (results.values(m, "loss", seeds).mean() for m in pair)
         decay = its.learning_rate * its.weight_decay
-        lines.append((decay, *np.exp(np.mean(logs, axis=1)), b - a))
-    names = ("decay", "without", "with", "change")
-    return dict(zip(names, np.array(lines).reshape(-1, 4).T, strict=True))
+        lines.append((decay, *np.exp(np.mean(logs, axis=1))))
+    names = ("decay", "without", "with")
+    return dict(zip(names, np.array(lines).reshape(-1, 3).T, strict=True))
 
 
 def claim(sign: int, rows: Collection[Compared]) -> str:

@@ -207,7 +207,7 @@ def temperatures(panels: Mapping[str, Mapping[str, np.ndarray]]) -> "Figure":
     for axis, (title, its) in zip(axes, panels.items(), strict=True):
       axis.axhspan(0.8, 1.5, color=LIGHT_GREY, zorder=0, label="T 0.8 to 1.5")
       for i, column in enumerate(("without", "with")):
-        shown = (its["decay"] > 0) & (its[column] < 100)  # no T of chance
+        shown = (its["decay"] > 0) & (its[column] < 100)  # not at chance
         look = style.line(i) | {"linestyle": "", "label": f"{column} ⊥Grad"}
         axis.plot(its["decay"][shown], its[column][shown], **look)
       axis.set(title=title, xscale="log", yscale="log")

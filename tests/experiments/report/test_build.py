@@ -209,10 +209,7 @@ def test_the_sentences_of_the_answer(pages, runs):
 
 
 def of_the_map(runs):
-  """Means without and with ⊥Grad, by learning rate and weight decay.
-
-  T's is geometric.
-  """
+  """Means without and with ⊥Grad, of T geometric ones, by rate and decay."""
   rows, cells = [*runs("map").rows.values()], {}
   for method in query.config.load_study("map").methods:
     pair = method.name, f"orthograd_{method.name}"
