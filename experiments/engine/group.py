@@ -110,26 +110,7 @@ class Group:
     meet(name)
 
   def complete(self) -> None:
-    """Trains from the last checkpoint, and writes the rows that are missing.
-
-    If the program fails, resumes with one that has no compiler options.
-    """
-    try:
-      return self._complete()
-    except jax.errors.JaxRuntimeError as error:
-      if not self.engine.options or jax.process_count() > 1:
-        raise
-      reason = str(error).partition("\n")[0]
-    # Outside of `except`: the error's frames keep arrays on the device.
-    self.say(
-      f"{self.label}: failed with compiler options ({reason}); trains without "
-      "them from the last checkpoint"
-    )
-    self.engine.set_options({})
-    self.pending.clear()
-    return self._complete()
-
-  def _complete(self) -> None:
+    """Trains from the last checkpoint, and writes the rows that are missing."""
     engine, epochs = self.engine, self.study.config.epochs
     every = self.options.checkpoint_every or max(10, epochs // 20)
     runs = engine.place(self.runs, self.data.train_labels)

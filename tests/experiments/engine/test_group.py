@@ -168,40 +168,6 @@ def test_damaged_checkpoints(tmp_path, events):
     assert results(tmp_path) == expected
 
 
-@pytest.mark.parametrize(
-  "failing", [pytest.param(1, marks=pytest.mark.slow), 4]
-)
-def test_compiler_options_that_fail(
-  tmp_path, monkeypatch, events, made, failing
-):
-  """Trains without them, from the last checkpoint; rows are unchanged."""
-  del events
-  engine, *_ = shared_programs()
-  epoch_of = engine.epoch
-
-  def fail(state, runs, number, *images):
-    if number + 1 < failing:
-      return epoch_of(state, runs, number, *images)
-    jax.tree.map(lambda x: x.delete(), state)  # it is donated
-    raise jax.errors.JaxRuntimeError("CUDNN_STATUS_EXECUTION_FAILED\nDetails")
-
-  # `set_options` changes both; these are undone after the test.
-  monkeypatch.setattr(engine, "options", {"xla_some_option": "true"})
-  monkeypatch.setattr(engine, "epoch", fail)
-  study, said = tiny.STUDY.override(["corruptions="]), []
-  options = group.Options(checkpoint_every=2)
-  runner.run_study(study, tmp_path, options, said.append)
-  (told,) = (text for text in said if "compiler options" in text)
-  assert "(CUDNN_STATUS_EXECUTION_FAILED)" in told and engine.options == {}
-  assert any("resumes after epoch 2" in x for x in said) == (failing > 2)
-  kept, expected = results(tmp_path), results(made)
-  assert kept == {key: expected[key] for key in kept} and len(kept) == 16
-  # Without options, an error is the user's to see.
-  monkeypatch.setattr(engine, "epoch", fail)
-  with pytest.raises(jax.errors.JaxRuntimeError, match="CUDNN"):
-    runner.run_study(study, tmp_path / "other", options, print)
-
-
 @pytest.mark.slow
 def test_swapped_checkpoints(tmp_path, events):
   """One of another epoch, or of another learning rate, is not resumed from."""
