@@ -161,9 +161,11 @@ def situation(ask: Comparisons, name: str, a: str, b: str) -> dict[str, Any]:
 def situations(ask: Comparisons) -> dict[str, dict[str, Any]]:
   """Returns the lines of the answer, of the studies that are complete."""
   lines = query.LABELS["situations"].items()
-  return {
+  its = {
     label: situation(ask, *of) for label, of in lines if ask.is_complete(of[0])
   }
+  rows = language.planned(kept.load([LANGUAGE]))
+  return its | (language.situations(rows) if rows else {})
 
 
 def radial_shares(ask: Comparisons, method: str) -> dict[str, dict[str, Any]]:

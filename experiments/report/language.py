@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from experiments.grokking import Rows
-from experiments.language import DECAYS, PAIRS, SEEDS, Arm, Recipe
+from experiments.language import DECAYS, PAIRS, SEEDS, STUDY, Arm, Recipe
 from experiments.report import query, render
 from experiments.report.compare import Compared, adjust
 from experiments.rows import RowsError
 
-# The plan tests the first two; the others are described.
+# The first two are the plan's; the others are described.
 OUTCOMES = {
   "loss": "bits per byte",
   "crossed_loss": "bits per byte after T",
@@ -36,10 +36,11 @@ def planned(rows: Rows) -> Rows:
   return rows if len(rows) == 2 * len(PAIRS) * len(SEEDS) else []
 
 
-def facts(rows: Rows) -> dict[str, Any]:
+def facts(rows: Rows, unit: float = 1 / math.log(2)) -> dict[str, Any]:
   """Returns the comparisons of each weight decay, and what was trained.
 
-  A run that diverged has no loss, and is left out.
+  Losses are multiplied by the unit: by default, they are in bits. A run that
+  diverged has no loss, and is left out.
   """
   runs: dict[str, dict[int, Any]] = collections.defaultdict(dict)
   diverged = []
@@ -54,15 +55,16 @@ def facts(rows: Rows) -> dict[str, Any]:
     seeds = sorted(runs[a].keys() & runs[b].keys())
     for name, label in OUTCOMES.items() if len(seeds) > 1 else ():
       it = query.outcome(name)._replace(label=label)
-      unit = 1 / math.log(2) if it.metric == "loss" else 1.0
+      scale = unit if it.metric == "loss" else 1.0
       old, new = (
-        unit * np.array([runs[key][s][it.part][it.metric] for s in seeds])
+        scale * np.array([runs[key][s][it.part][it.metric] for s in seeds])
         for key in (a, b)
       )
       cell = Compared(it, old, new, (a, b))
       compared.setdefault(decay, {})[name] = cell
-  tested = [cells[it] for cells in compared.values() for it in [*OUTCOMES][:2]]
-  adjust(tested, planned=2 * len(PAIRS))
+  for its in [*OUTCOMES][:2], [*OUTCOMES][2:]:
+    cells = [each[it] for each in compared.values() for it in its]
+    adjust(cells, planned=len(its) * len(PAIRS))
   return {
     "compared": compared,
     "decays": DECAYS,
@@ -70,6 +72,20 @@ def facts(rows: Rows) -> dict[str, Any]:
     "diverged": sorted(diverged),
     "arms": sorted({Arm(**row["settings"]) for row in rows}),
     "row": rows[-1],
+  }
+
+
+def situations(rows: Rows) -> dict[str, dict[str, Any]]:
+  """Returns the lines of the answer, with losses in nats."""
+  return {
+    f"text, AdamW, weight decay {DECAYS[decay]:g}": {
+      "study": STUDY,
+      "loss": cells["loss"],
+      "ece": cells["ece"],
+      "scaled_loss": cells["crossed_loss"],
+      "scaled_ece": cells["crossed_ece"],
+    }
+    for decay, cells in facts(rows, 1.0)["compared"].items()
   }
 
 

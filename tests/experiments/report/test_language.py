@@ -77,3 +77,36 @@ def test_rows_of_the_plan():
   assert language.planned([small, *rows[1:], another_seed]) == []
   with pytest.raises(RowsError, match="several texts.*a, b.*Keep"):
     language.planned([rows[0] | {"config_hash": "b"}, *rows[1:]])
+
+
+def test_the_answers_lines(monkeypatch):
+  """Once the plan's rows are kept, in nats; each ECE has Holm's adjustment."""
+  rows = [
+    row | {"config": vars(Recipe()) | {"text": {}}, "config_hash": "a"}
+    for row in make_rows()
+  ]
+  its = dict.fromkeys(("language",), rows)
+  load = build.kept.load
+  monkeypatch.setattr(
+    *(build.kept, "load"),
+    lambda names: its.get(*names) if set(names) <= its.keys() else load(names),
+  )
+  monkeypatch.setitem(build.query.LABELS, "situations", {})
+  (found,) = build.situations(compare.Comparisons()).items()
+  label, line = found
+  assert (
+    label == "text, AdamW, weight decay 0.1" and line["study"] == "language"
+  )
+  for name, part, metric in (
+    ("loss", "metrics", "loss"),
+    ("ece", "metrics", "ece"),
+    ("scaled_loss", "scaled_crossed", "loss"),
+    ("scaled_ece", "scaled_crossed", "ece"),
+  ):
+    old, new = (
+      [row[part][metric] for row in rows if row["method"] == key][:4]
+      for key in ("adamw_usual", "orthograd_adamw_usual")
+    )
+    assert line[name].change == pytest.approx(np.mean(new) - np.mean(old))
+    p = scipy.stats.ttest_rel(new, old).pvalue
+    assert line[name].adjusted == pytest.approx(min(4 * p, 1))
