@@ -309,20 +309,32 @@ def _nnx_class() -> Any:
   except ImportError as error:
     raise ImportError("nnx_tally needs Flax: pip install flax") from error
 
+  # Flax 0.12.0, which goes with jax 0.8.0, has a property instead.
+  has_methods = hasattr(nnx.Variable, "set_value")
+
   class TallyMetric(nnx.Metric):
     def __init__(self, num_bins: int):
       self.num_bins = num_bins
       self.state = nnx.metrics.MetricState(Tally.empty(num_bins))
 
+    def _get(self) -> Any:
+      return self.state.get_value() if has_methods else self.state.value
+
+    def _set(self, value: Any) -> None:
+      if has_methods:
+        self.state.set_value(value)
+      else:
+        self.state.value = value
+
     def reset(self) -> None:
-      self.state.set_value(Tally.empty(self.num_bins))
+      self._set(Tally.empty(self.num_bins))
 
     def update(self, *, logits: Any, labels: Any, **options: Any) -> None:
       batch = tally(logits, labels, self.num_bins, _where(**options))
-      self.state.set_value(self.state.get_value() + batch)
+      self._set(self._get() + batch)
 
     def compute(self) -> Any:
-      return self.state.get_value().metrics()
+      return self._get().metrics()
 
   return TallyMetric
 

@@ -112,10 +112,12 @@ def test_many_classes_are_accurate_without_a_copy():
     "entropy": -(p * log_p).sum(-1).mean(),
     "confidence": p.max(-1).mean(),
     "max_logit": np.abs(z).max(-1).mean(),
-    "logit_variance": z.var(-1, ddof=1).mean(),
   }
   same = {name: actual[name] for name in expected}
   chex.assert_trees_all_close(same, expected, rtol=1e-6)
+  # A float32 sum of so many terms rounds; the order depends on the compiler.
+  variance, rounding = z.var(-1, ddof=1).mean(), 50_257**0.5 * 2**-24
+  assert actual["logit_variance"] == pytest.approx(variance, rel=rounding)
 
 
 @pytest.mark.parametrize(
