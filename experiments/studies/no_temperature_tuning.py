@@ -1,6 +1,6 @@
 """Settings of ten methods, chosen on held-out images: for `no_temperature`.
 
-Takes 40 minutes on one H200: run it, keep its rows, and run it again with
+Takes about 40 minutes on one H200: run it, keep its rows, and run it again with
 `--kept` for the extension of the grids. See PLAN.md, "Choosing".
 """
 
