@@ -302,6 +302,32 @@ def test_the_map_of_rates_and_decays(runs, ask):
     assert words in (ROOT / name).read_text("utf-8")
 
 
+def test_what_the_plan_says_of_wrong_labels(runs):
+  text = " ".join((ROOT / "experiments/PLAN.md").read_text("utf-8").split())
+  rows = [*runs("label_noise", "label_noise_without_t").rows.values()]
+  sgd, after, without = (
+    {row["seed"]: row["metrics"] for row in rows_of(rows, method)}
+    for method in ("sgd_after_t", "orthograd_after_t", "orthograd")
+  )
+  assert len(sgd) == len(after) == len(without) == 10
+  few = sum(it["top1"] < 60 for it in sgd.values())
+  fewer = sum(it["top1"] < 50 for it in after.values())
+  words = (
+    f"{few} of SGD's 10 runs end below 60 % accuracy, and {fewer} of ⊥Grad's"
+  )
+  assert f"{words} below 50 %" in text
+  lower = sum(sgd[seed]["loss"] < without[seed]["loss"] for seed in sgd)
+  assert f"SGD's loss without T is lower in {lower} of 10 seeds" in text
+  settings = {
+    row["method"]: row["settings"] for row in rows if row["dataset"] == "clean"
+  }
+  chosen = [
+    tuple(settings[name][key] for key in ("learning_rate", "weight_decay"))
+    for name in ("sgd_after_t", "sgd", "orthograd_after_t", "orthograd")
+  ]
+  assert chosen == [(0.3, 0.002)] * 3 + [(0.03, 0.002)]
+
+
 def rows_of(result, method):
   return [
     row
@@ -703,9 +729,11 @@ def test_after_t_of_the_second_edition_is_of_all_images():
 
 
 def test_a_study_waits_for_its_arms():
-  study = dataclasses.replace(schedules.STUDY, arms=("held_out_temperature",))
+  arm = query.config.load_study("held_out_temperature")
+  study = dataclasses.replace(schedules.STUDY, arms=(arm.name,))
   its = Results(made(seeds=10), schedules.STUDY.config)
-  complete = lambda of: Comparisons({"schedules": (of, its)}).is_complete(
-    "schedules"
-  )
+  none = arm, Results([], arm.config)
+  complete = lambda of: Comparisons(
+    {"schedules": (of, its), arm.name: none}
+  ).is_complete("schedules")
   assert complete(schedules.STUDY) and not complete(study)
