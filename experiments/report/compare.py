@@ -22,7 +22,6 @@ from experiments.rows import Missing, RowsError, kept
 from orthograd_optax import stats
 
 LEVEL = 0.05
-SAME_CLOCK = 5  # seconds, since a row's time is rounded
 # The largest difference that does not matter: a share of the mean loss without
 # ⊥Grad, and points of accuracy.
 SHARE, POINTS = 0.03, 0.5
@@ -323,14 +322,13 @@ class Comparisons:
     rows = [row for row in rows if row["study"] == name]
     if not rows:
       return {}
-    # wall_time restarts with each group of runs, and when a study is resumed.
-    clocks: list[tuple[float, float]] = []  # when each began, and what it shows
+    # Groups of runs follow each other, or processes train them side by side.
+    seconds = end = 0.0
     for row in sorted(rows, key=clock_start):
-      if not clocks or clock_start(row) - clocks[-1][0] > SAME_CLOCK:
-        clocks.append((clock_start(row), 0.0))
-      start, most = clocks[-1]
-      clocks[-1] = start, max(most, row["wall_time"])
-    seconds = round(sum(most for _, most in clocks))
+      start, stop = clock_start(row), clock_start(row) + row["wall_time"]
+      seconds += max(stop - max(start, end), 0)
+      end = max(stop, end)
+    seconds = round(seconds)
     rows.sort(key=lambda row: row["time"])
     brief = lambda commit: commit[:12] + "-dirty" * commit.endswith("-dirty")
     commits = dict.fromkeys(brief(row["commit"]) for row in rows)

@@ -74,6 +74,7 @@ def effects(
     handles = {name: shown[name] for name in order if name in shown}
     ncols = min(len(handles), 2 * len(columns))
     place: Any = {"loc": "outside lower center", "ncols": ncols}
+    place["title"] = "verdicts, by the adjusted p"
     figure.legend(handles.values(), handles.keys(), **place)
   return figure
 
@@ -86,7 +87,8 @@ def _draw_effect(axis, y: int, row: Compared, relative: bool) -> dict[str, Any]:
   if row.margin is not None:
     reach = row.margin * scale
     band = axis.barh(y, 2 * reach, 0.98, -reach, color=LIGHT_GREY, zorder=0)
-    handles["too small to matter"] = band
+    small = "too small to matter"
+    handles[f"under 3 %: {small}" if relative else small] = band
   name = re.sub(".* is better", "one is better", row.verdict)
   color, full = LOOKS.get(name, (BLUE, "less" not in name))
   reach = [[(middle - low) * scale], [(high - middle) * scale]]
