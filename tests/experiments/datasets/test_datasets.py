@@ -335,7 +335,6 @@ def cross_entropy(logits, labels):
   return np.mean(scipy.special.logsumexp(logits, 1) - logits[label])
 
 
-@pytest.mark.slow
 def test_digits(study, digits, tmp_path):
   """A study of one's own images, evaluated on held-out ones."""
   options = group.Options(save_logits=True)

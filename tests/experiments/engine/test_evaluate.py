@@ -110,7 +110,6 @@ def test_logits_and_metrics(trained):
   assert row["metrics"]["weight_norm"] == pytest.approx(float(norm), rel=1e-5)
 
 
-@pytest.mark.slow
 def test_clean_temperature_and_ensembles(trained):
   engine, state, _ = trained
   evaluator = evaluate.Evaluator(engine)

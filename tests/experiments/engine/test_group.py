@@ -115,7 +115,6 @@ def test_an_epoch_is_begun_before_the_last_is_looked_at(tmp_path, events):
   assert results(tmp_path) == results(after.parent)
 
 
-@pytest.mark.slow
 def test_corrupted_images_are_made_while_it_trains(
   tmp_path, monkeypatch, events
 ):

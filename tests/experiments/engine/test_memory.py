@@ -2,14 +2,12 @@
 
 import dataclasses
 
-import pytest
 import tiny
 
 from experiments.config import SGD, Config
 from experiments.engine import memory, train
 
 
-@pytest.mark.slow
 def test_memory(monkeypatch):
   """It grows with the network, the batch and what is kept of it."""
   size = lambda config, way: memory.bytes_per_run(config, SGD, way)

@@ -135,7 +135,6 @@ def test_other_verdicts(bare, verdict):
   assert actual["verdict"].startswith(verdict)
 
 
-@pytest.mark.slow
 def test_learning_rates(monkeypatch):
   tuned, stable = grokking.Arm(False, 3.0), grokking.STABLEMAX
   never, rows = [NEVER] * 10, []
