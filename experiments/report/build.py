@@ -303,7 +303,7 @@ def make_study(
     "family": is_planned and name in compare.SIZES[:-1],
     "several_schedules": len({it.schedule for it in study.methods}) > 1,
     "diverged": query.diverged(study, results),
-    "means": ask.means(name, study.method_names),
+    "means": ask.means(name, study.method_names + study.arms),
     "ensembles": ask.means(name, study.pooled, least=1),
     "pooled": pooled,
     "config": study.config,

@@ -1,6 +1,6 @@
 """SGD and AdamW with all of CIFAR-10, without and with ⊥Grad.
 
-Takes 14 minutes on one H200, after `all_images_tuning`. See PLAN.md.
+Takes 11 minutes on one H200, after `all_images_tuning`. See PLAN.md.
 """
 
 from experiments.studies.all_images_tuning import TUNING

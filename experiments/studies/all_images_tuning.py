@@ -1,6 +1,6 @@
 """Settings with all images, chosen on held-out images: for `all_images`.
 
-Takes 10 minutes on one H200, and 5 more for the extension of the grids.
+Takes 9 minutes on one H200, and 5 more for the extension of the grids.
 """
 
 from experiments.config import Config

@@ -1,6 +1,6 @@
 """Settings on Fashion-MNIST, chosen on held-out images: for `fashion`.
 
-Takes 12 minutes on one H200, and 6 more for the extension of the grids.
+Takes 10 minutes on one H200, and 5 more for the extension of the grids.
 """
 
 from experiments.config import Config

@@ -1,6 +1,6 @@
 """SGD, ⊥Grad, mixup and focal loss on Fashion-MNIST, without T.
 
-Takes 9 minutes on one H200, after `fashion_tuning`. See PLAN.md.
+Takes 6 minutes on one H200, after `fashion_tuning`. See PLAN.md.
 """
 
 from experiments.studies.fashion_tuning import TUNING

@@ -1,6 +1,6 @@
 """Ten methods for users who cannot fit a temperature.
 
-Takes 27 minutes on one H200, after `no_temperature_tuning`. See PLAN.md.
+Takes 20 minutes on one H200, after `no_temperature_tuning`. See PLAN.md.
 """
 
 from experiments import datasets

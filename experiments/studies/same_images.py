@@ -1,6 +1,6 @@
 """Ensembles of networks that train on the same images.
 
-Takes 8 minutes on one H200, after `no_temperature_tuning`. See PLAN.md.
+Takes 9 minutes on one H200, after `no_temperature_tuning`. See PLAN.md.
 """
 
 from experiments.config import Config, Study, ensemble

@@ -193,6 +193,25 @@ def test_where_it_helps_after_t(ask):
   assert len(alone) > 10 and not any(gains(ask.compare(*it)) for it in alone)
 
 
+def test_what_to_use_without_t(ask):
+  page = text("docs/guides/start.md")
+  assert "try SAM, mixup, or SGD with other learning rates" in page
+  its = ask.tested("no_temperature")["loss"]
+  rivals = [its[name, "orthograd"] for name in ("sam", "mixup", "sgd")]
+  assert all(row.sign == 1 for row in rivals)
+  assert "loss and ECE were no higher" in text(
+    "docs/guides/calibrate_any_model.md"
+  )
+  folds, tenth = (
+    [
+      ask.results("no_temperature").values(arm, it).mean()
+      for it in ("loss", "ece")
+    ]
+    for arm in ("cross_validated", "held_out_temperature")
+  )
+  assert folds < tenth and folds[1] < tenth[1]
+
+
 def test_the_sign_of_a_strong_decay(ask):
   """T and accuracy of ⊥Grad at weight decay 8e-3."""
   its, t, accuracy = ask.results("map"), [], []

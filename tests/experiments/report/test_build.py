@@ -19,6 +19,7 @@ from experiments.report.query import LABELS, Results
 from experiments.report.render import PAPER
 from experiments.rows import RowsError, kept
 from experiments.studies import extended, schedules, table1, wide
+from experiments.studies.no_temperature_tuning import TUNING
 
 from .reading import by_metric, change_text, check_comparison, paired, tables
 from .reading import corrupted as hard_sets
@@ -211,16 +212,20 @@ def test_the_sentences_of_the_answer(pages, runs):
   assert all(signs[it] == ({-1} if it in weak else {1}) for it in both)
   words = "loss and ECE at the weaker decay (6 of 6 pilots), raises both at the"
   assert f"{words} stronger (6 of 6)" in text
-  contest = [
-    row
-    for row in runs("methods", "schedules").rows.values()
-    if row["seed"] in range(100, 110) and row["epoch"] == 100
+  contest = [*runs("no_temperature").rows.values()]
+  means = [
+    np.mean([row["metrics"][metric] for row in rows_of(contest, method)])
+    for method in ("sam", "sgd", "orthograd")
+    for metric in ("loss", "ece")
   ]
-  losses = [
-    np.mean([row["metrics"]["loss"] for row in rows_of(contest, method)])
-    for method in ("mixup", "cosine", "orthograd_cosine")
-  ]
-  assert "loss {:.3f}; SGD {:.3f}, ⊥Grad {:.3f})".format(*losses) in text
+  words = (
+    "use SAM (two gradients a step): loss {:.3f}, ECE {:.4f}; SGD has {:.3f} "
+    "and {:.4f}; ⊥Grad {:.3f} and {:.4f}."
+  )
+  assert words.format(*means) in text
+  assert f"- **Without T,** {words.format(*means)}" in " ".join(
+    (ROOT / "README.md").read_text("utf-8").split()
+  )
 
 
 def of_the_map(runs):
@@ -349,6 +354,122 @@ def test_the_pages_of_wrong_labels(pages, runs, ask):
   assert f"from {less[0]} runs that end below 60 % accuracy" in without_t
   least = get("orthograd", "top1").min()
   assert f"⊥Grad’s lowest accuracy is {least:.1f} %." in without_t
+
+
+def test_the_page_of_the_contest_without_t(runs, ask):
+  """Who beats ⊥Grad, and what is said beyond the rule."""
+  page = build.make_study(ask, "no_temperature", ROOT / "docs")[0].markdown
+  text, study = " ".join(page.split()), ask.study("no_temperature")
+  rows = [*runs("no_temperature", *study.arms).rows.values()]
+  of = {it: rows_of(rows, it) for it in study.method_names}
+  for arm in study.arms:  # at the T of each seed
+    of[arm] = [
+      row | {"metrics": row["metrics"] | row["scaled_own"]}
+      for row in rows
+      if row["study"] == arm and row["dataset"] == "clean"
+    ]
+  get = lambda it, key="loss", part="metrics": np.array(
+    [row[part][key] for row in sorted(of[it], key=lambda row: row["seed"])]
+  )
+  losses = {it: get(it) for it in of}
+  assert {len(x) for x in losses.values()} == {10}
+  own = losses.pop("orthograd")
+  tests = {it: paired(x, own) for it, x in losses.items()}
+  beats, running = {}, 0.0
+  for i, it in enumerate(sorted(tests, key=lambda it: tests[it][3])):
+    change, low, high, p = tests[it]
+    running = max(running, (len(tests) - i) * p)  # Holm
+    matters = max(-low, high) >= 0.03 * losses[it].mean()
+    beats[it] = np.sign(change) * (running < 0.05 and matters)
+  better = {it for it in beats if beats[it] > 0}
+  assert {it for it in beats if beats[it] < 0} == {"logit_norm"}
+  assert beats["adamw"] == 0 and len(better) == 9
+  assert min(better, key=lambda it: losses[it].mean()) == "sam"
+  said = text.partition("Lower losses than ⊥Grad’s: ")[2].partition(" - ")[0]
+  for it in better:
+    change, low, high, _ = tests[it]
+    words = f"{query.method_name(it)}, {change:+.3f} ({low:+.3f}, {high:+.3f})"
+    assert words in said
+  assert said.count("(") == len(better)
+  for it in ("cross_validated", "sgd"):
+    ece = get(it, "ece").mean()
+    assert f"{losses[it].mean():.3f} and ECE {ece:.4f}" in text or (
+      f"it has {losses[it].mean():.3f} and {ece:.4f}" in text
+    )
+  assert max(get(it, "top1").mean() for it in study.method_names) == (
+    most := get("muon", "top1").mean()
+  )
+  hard = {
+    it: np.mean(
+      [
+        row["metrics"]["loss"]
+        for row in rows
+        if row["method"] == it and "/" in row["dataset"]
+      ]
+    )
+    for it in study.method_names
+  }
+  assert min(hard, key=lambda it: hard[it]) == "mixup"
+  assert (
+    f"highest accuracy, {most:.2f} %. Mixup has the lowest corrupted loss "
+    f"without T, {hard['mixup']:.3f}; SAM has {hard['sam']:.3f}, ⊥Grad "
+    f"{hard['orthograd']:.3f}."
+  ) in text
+  after = [
+    get(it, part="scaled_crossed").mean() for it in ("sgd", "cross_validated")
+  ]
+  assert f"After T, SGD has {after[0]:.3f} at the setting that was" in text
+  assert f"and {after[1]:.3f} at the one that was chosen after T." in text
+  ends = []
+  for name, grid in TUNING.grids.items():
+    (method,) = TUNING.chosen("loss", name)
+    values = [[y for y in x if y is not None] for x in grid.ladders.values()]
+    its = [getattr(method, knob) for knob in grid.ladders]
+    knobs = zip(grid.ladders, its, values, strict=True)
+    if any(
+      x in (tried[0], tried[-1]) and (knob, x) != ("strength", 1.0)
+      for knob, x, tried in knobs
+    ):
+      ends.append(query.method_name(name))
+  assert f"- {', '.join(ends[:-1])} and {ends[-1]} are best at an end" in text
+  assert "⊥Grad" not in ends
+
+
+def test_the_page_of_ensembles_of_the_same_images(runs, ask):
+  page = build.make_study(ask, "same_images", ROOT / "docs")[0].markdown
+  text, rows = " ".join(page.split()), [*runs("same_images").rows.values()]
+  names = "sgd_after_t", "orthograd_after_t"
+  get = lambda it, key, part="scaled_crossed": np.array(
+    [x[part][key] for x in sorted(rows_of(rows, it), key=lambda x: x["seed"])]
+  )
+  both = [f"{it} ensemble of 5" for it in names]
+  without, ours = (get(it, "loss") for it in both)
+  change, low, high, p = paired(without, ours)
+  assert p > 0.05 and max(-low, high) < 0.03 * without.mean()
+  assert (
+    f"**No difference that matters**: after T, the loss of ensembles is "
+    f"{ours.mean():.3f} with ⊥Grad and {without.mean():.3f} without, "
+    f"{change:+.3f} ({low:+.3f}, {high:+.3f}). There are {len(ours)} "
+  ) in text
+  before = [get(it, "loss", "scaled_members").mean() for it in both]
+  ece = [get(it, "ece", "scaled_members").mean() for it in both]
+  gap = [
+    get(it, "top1", "metrics").mean()
+    - 100 * get(it, "max_softmax", "scaled_members").mean()
+    for it in both
+  ]
+  assert (
+    f"the loss is {before[1]:.3f} with ⊥Grad and {before[0]:.3f} without. ECE "
+    f"is {ece[1]:.4f} and {ece[0]:.4f}, because the average is underconfident: "
+    f"its confidence is {gap[1]:.1f} and {gap[0]:.1f} points below"
+  ) in text
+  change, low, high, _ = paired(*(get(it, "loss") for it in names))
+  assert f"with ⊥Grad: {change:+.3f} ({low:+.3f}, {high:+.3f}) (not" in text
+  settings = [rows_of(rows, it)[0]["settings"] for it in names]
+  assert {(x["learning_rate"], x["weight_decay"]) for x in settings} == {
+    (0.1, 0.002)
+  }
+  assert "which train on the same images. " in text
 
 
 def rows_of(result, method):
@@ -661,17 +782,18 @@ def of_no_temperature(monkeypatch, lost=(), **changes):
   )
   losses = dict.fromkeys((*OTHERS, *arms), 0.7) | {"orthograd": 0.6} | changes
   ask = asked(no_temperature=second("no_temperature", losses, lost=lost))
+  ask.is_complete = lambda name: False  # The conclusion is of the kept rows.
   page, _ = build.make_study(ask, "no_temperature", ROOT / "docs" / "studies")
   return ask, page
 
 
-def test_no_temperature_where_nothing_beats_orthograd(monkeypatch):
+def test_a_contest_with_arms(monkeypatch):
   lost = [("adamw", seed) for seed in range(400, 409)]
-  ask, page = of_no_temperature(monkeypatch, lost, logit_norm=9.0)
-  text = page.markdown
-  assert "**If you can’t fit T, use ⊥Grad: loss 0.60" in text
-  assert "- Lower losses than ⊥Grad’s: none of them." in text
-  assert "**Diverged**, and so left out of the comparisons: AdamW" in text
+  changes = {"logit_norm": 9.0, "mixup": 0.55, "focal": 0.592}
+  ask, page = of_no_temperature(monkeypatch, lost, **changes)
+  assert "**Diverged**, and so left out of the comparisons: AdamW" in (
+    page.markdown
+  )
   tested = ask.tested("no_temperature")["loss"]
   assert len(tested) == 10
   p = [row.p for row in tested.values()]
@@ -680,37 +802,13 @@ def test_no_temperature_where_nothing_beats_orthograd(monkeypatch):
   arm = tested["cross_validated", "orthograd"]
   assert arm.verdict == "⊥Grad is better" and arm.old_verdict == ""
   assert arm.margin == 0.03 * np.mean(arm.a)
+  verdicts = {pair[0]: row.verdict for pair, row in tested.items()}
+  assert verdicts["mixup"] == "mixup is better"
+  assert verdicts["focal"] == "focal loss is better, but by less than matters"
+  assert verdicts["sgd"] == "helps"
   (axis,) = page.figures["no_temperature_differences"].axes
   assert axis.get_xlim()[0] > -1.0  # LogitNorm's −8.4 is an arrow at the edge
   assert "the first is better" in axis.get_xlabel()
-
-
-def test_no_temperature_where_others_beat_orthograd(monkeypatch):
-  ask, page = of_no_temperature(
-    monkeypatch, mixup=0.55, cross_validated=0.592, muon=0.54
-  )
-  text = page.markdown
-  assert "**If you can’t fit T, use Muon: loss 0.5" in text
-  assert "⊥Grad has 0.60" in text
-  verdicts = {
-    pair[0]: row.verdict
-    for pair, row in ask.tested("no_temperature")["loss"].items()
-  }
-  assert verdicts["mixup"] == "mixup is better"
-  assert verdicts["cross_validated"] == (
-    "SGD, T from 5 folds is better, but by less than matters"
-  )
-  assert verdicts["sgd"] == "helps"
-
-
-def test_no_temperature_where_no_method_is_best(monkeypatch):
-  """What is not shown to be worse, and what is better by too little."""
-  _, page = of_no_temperature(monkeypatch, sgd=0.61, mixup=0.592)
-  best = (
-    "**If you can’t fit T, no method is shown to be best: ⊥Grad has loss 0."
-  )
-  assert best in page.markdown
-  assert "and is not shown to beat SGD.**" in page.markdown
 
 
 @pytest.mark.parametrize("slope", [-0.5, 0.0])
