@@ -266,6 +266,7 @@ def make_study(
     query.pair_name(pair): {it: rows[pair] for it, rows in tested.items()}
     for pair in pairs
   }
+  untested = [it for it in tested if not OUTCOMES[it].tested]
   shown = [primary]
   if OUTCOMES[primary].part != "metrics" and "loss" in tested:
     shown.append("loss")
@@ -298,7 +299,7 @@ def make_study(
     "pairs": pairs,
     "answer": answer,
     "tested": tested,
-    "untested": [it for it in tested if not OUTCOMES[it].tested],
+    "untested": [] if study.config.reserve else untested,
     "planned": is_planned,
     "family": is_planned and name in compare.SIZES[:-1],
     "several_schedules": len({it.schedule for it in study.methods}) > 1,

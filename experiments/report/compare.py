@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import dataclasses
 import datetime
 import functools
+import itertools
 import operator
 from typing import Any
 
@@ -221,7 +222,8 @@ class Comparisons:
 
     The p of the primary outcome, which is first, is adjusted for all pairs
     that the study lists, and the p of the others for all of their cells. Those
-    that the plan does not test have no adjusted p, and differ nowhere.
+    that the plan does not test have no adjusted p, and differ nowhere. The
+    second edition, whose studies reserve images, tests all.
 
     Raises:
       RowsError: if there is nothing to compare yet.
@@ -246,10 +248,10 @@ class Comparisons:
     count = len(query.pairs(study)) + len(family)
     adjust([*primary[1].values(), *family], count)
     others = [cell for _, column in rest for cell in column.values()]
-    adjust(cell for cell in others if cell.outcome.tested)
-    for cell in others:
-      if not cell.outcome.tested:
-        cell.adjusted = np.nan
+    is_tested = lambda cell: cell.outcome.tested or study.config.reserve
+    adjust(filter(is_tested, others))
+    for cell in itertools.filterfalse(is_tested, others):
+      cell.adjusted = np.nan
     self._tested[name] = tested
     return tested
 

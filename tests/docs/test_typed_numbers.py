@@ -195,10 +195,15 @@ def test_where_it_helps_after_t(ask):
 
 def test_what_to_use_without_t(ask):
   page = text("docs/guides/start.md")
-  assert "try SAM, mixup, or SGD with other learning rates" in page
+  assert (
+    "try SAM first, which computes two gradients a step, then Muon or" in page
+  )
+  assert "mixup. Tuned for the loss without a temperature, each had" in page
   its = ask.tested("no_temperature")["loss"]
-  rivals = [its[name, "orthograd"] for name in ("sam", "mixup", "sgd")]
+  rivals = [its[x, "orthograd"] for x in ("sam", "muon", "mixup", "sgd")]
   assert all(row.sign == 1 for row in rivals)
+  means = [row.a.mean() for row in rivals]
+  assert means == sorted(means)
   assert "loss and ECE were no higher" in text(
     "docs/guides/calibrate_any_model.md"
   )
