@@ -7,6 +7,7 @@ for a folder of runs.
 
 from collections.abc import Iterable, Iterator
 import dataclasses
+import functools
 import os
 import pathlib
 import re
@@ -95,7 +96,7 @@ def context(
     "link": link,
     "page": page,
     "spearman": lambda pairs: scipy.stats.spearmanr(pairs)[0],
-    "situations": lambda: situations(ask),
+    "situations": functools.cache(lambda: situations(ask)),
     "title": title,
     "studies": config.studies,
     "plan": plan,
@@ -120,7 +121,7 @@ def make_kept(
   every = longer.evaluated(PAIR, range(5), "train")
   draw, panels = figures.reliability, query.LABELS["panels"]
   drawings = {
-    "answer": lambda: figures.effects(situations(ask), relative=True),
+    "answer": lambda: figures.effects(facts["situations"](), relative=True),
     "scaling": lambda: figures.effects(replicated),
     "epochs": lambda: figures.training(both, panels["epochs"], EPOCHS),
     "epochs_1000": lambda: figures.training(

@@ -158,7 +158,8 @@ class Comparisons:
 
   def __init__(self, own: Mapping[str, tuple[Study, Results]] | None = None):
     self._own = own or {}
-    self._kept: dict[Any, Results] = {}
+    self._kept: dict[Any, Results] = {}  # by name, and by files and recipe
+    self._complete: dict[str, bool] = {}
     self._tested: dict[str, dict[str, dict[Pair, Compared]]] = {}
 
   def study(self, name: str) -> Study:
@@ -170,13 +171,15 @@ class Comparisons:
   def results(self, name: str) -> Results:
     if name in self._own:
       return self._own[name][1]
-    study, pool = self.study(name), query.POOLS.get(name)
-    files = tuple(pool["files"] if pool else kept.sharing(study))
-    key = files, study.config.hash
-    if key not in self._kept:
-      rows = [*kept.load(files), *query.arm_rows(study)]
-      self._kept[key] = Results(rows, study.config)
-    return self._kept[key]
+    if name not in self._kept:
+      study, pool = self.study(name), query.POOLS.get(name)
+      files = tuple(pool["files"] if pool else kept.sharing(study))
+      key = files, study.config.hash
+      if key not in self._kept:
+        rows = [*kept.load(files), *query.arm_rows(study)]
+        self._kept[key] = Results(rows, study.config)
+      self._kept[name] = self._kept[key]
+    return self._kept[name]
 
   def is_planned(self, name: str) -> bool:
     """Returns whether PLAN.md plans the study with just these settings."""
@@ -185,10 +188,12 @@ class Comparisons:
 
   def is_complete(self, name: str) -> bool:
     """Returns whether every run has rows of all images, or diverged."""
-    study, results = self.study(name), self.results(name)
-    keys = {(study.config.hash, *key) for key in results.rows}
-    runs = not any(map(Missing(study, keys), study.runs))
-    return runs and all(map(self.is_complete, study.arms))
+    if name not in self._complete:
+      study, results = self.study(name), self.results(name)
+      keys = {(study.config.hash, *key) for key in results.rows}
+      runs = not any(map(Missing(study, keys), study.runs))
+      self._complete[name] = runs and all(map(self.is_complete, study.arms))
+    return self._complete[name]
 
   def compare(
     self, name: str, a: str, b: str, it: str = "scaled_loss", **where: Any

@@ -79,7 +79,6 @@ def rates_facts(
         "`python -m experiments grokking --rates` to train them."
       )
     by_rate[rate] = _arms(rows, goals[rate], recipe)
-  tests = grokking.tests(goals, steps)
   where = lambda is_so: [rate for rate, arms in by_rate.items() if is_so(arms)]
   whole = lambda its: its["reached"] == its["seeds"]
   median = lambda its: its["to_goal"][0]
@@ -88,7 +87,9 @@ def rates_facts(
   )
   return {
     "rates": by_rate,
-    "tests": [(*question, *p) for question, p in tests.items()],
+    "tests": lambda: [  # They take seconds.
+      (*question, *p) for question, p in grokking.tests(goals, steps).items()
+    ],
     # The rates at which all seeds reach 99 %.
     "bare": where(lambda arms: whole(arms[ADAMW])),
     "orthograd": where(lambda arms: whole(arms[ORTHOGRAD])),

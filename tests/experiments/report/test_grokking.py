@@ -158,7 +158,7 @@ def test_learning_rates(monkeypatch):
     expected.append(scipy.stats.wilcoxon(ours, theirs)[1])
     same = ours == never
     expected.append(1.0 if same else scipy.stats.wilcoxon(ours, never)[1])
-  p, holm = np.transpose([its[2:] for its in facts["tests"]])
+  p, holm = np.transpose([its[2:] for its in facts["tests"]()])
   np.testing.assert_allclose(p, expected, rtol=1e-12)
   np.testing.assert_allclose(holm, adjust(expected), rtol=1e-12)
   context = {
