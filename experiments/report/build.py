@@ -267,7 +267,7 @@ def make_study(
     query.pair_name(pair): {it: rows[pair] for it, rows in tested.items()}
     for pair in pairs
   }
-  untested = [it for it in tested if not OUTCOMES[it].tested]
+  not_tested = lambda row: np.isnan(row.adjusted)
   shown = [primary]
   if OUTCOMES[primary].part != "metrics" and "loss" in tested:
     shown.append("loss")
@@ -300,7 +300,7 @@ def make_study(
     "pairs": pairs,
     "answer": answer,
     "tested": tested,
-    "untested": [] if study.config.reserve else untested,
+    "untested": [k for k, v in tested.items() if not_tested(v[pairs[0]])],
     "planned": is_planned,
     "family": is_planned and name in compare.SIZES[:-1],
     "several_schedules": len({it.schedule for it in study.methods}) > 1,

@@ -498,6 +498,21 @@ def test_the_page_of_ensembles_of_the_same_images(runs, ask):
   assert "which train on the same images. " in text
 
 
+@pytest.mark.parametrize(
+  ("name", "first"),
+  [
+    ("methods", "without corrupted accuracy, %, ECE after T, "),
+    ("corruption_confirmation", "without ECE after T, "),  # its primary one
+    ("no_temperature", None),  # The second edition tests all.
+  ],
+)
+def test_what_a_page_does_not_test(ask, name, first):
+  text = build.make_study(ask, name, ROOT / "docs")[0].markdown
+  cells = "Holm’s adjustment for all cells of this table"
+  assert f"{cells}, {first}" in text if first else f"{cells}. The" in text
+  assert ("which are not tested" in text) == (first is not None)
+
+
 def rows_of(result, method):
   return [
     row
