@@ -179,7 +179,7 @@ def test_the_sentences_of_the_answer(pages, runs):
   after = result(schedules, "loss", seeds, part="scaled_half", pair=pair)
   change, low, high, p = paired(*after)
   assert p < 0.05 and 0 < low < high < 0.03 * np.mean(after[0])
-  assert f"⊥Grad changes the loss by {change:+.3f} (" in text
+  assert f"⊥Grad changes the loss after T by {change:+.3f} (" in text
   assert "nats (harms, but by less than matters)" in text
   assert round(p, 3) == 0.002 and f"{change:.4f}" == "0.0075"
   change, low, high, _ = paired(*result(schedules, "top1", seeds, pair=pair))
@@ -207,8 +207,7 @@ def test_the_sentences_of_the_answer(pages, runs):
   assert len(weak) == len(both) - len(weak) == 6
   assert all(signs[it] == ({-1} if it in weak else {1}) for it in both)
   assert (
-    "⊥Grad lowers loss and ECE at weaker decay (6 of 6), raises both at "
-    "stronger (6 of 6)."
+    "loss and ECE fall at weaker decay (6 of 6), rise at stronger (6 of 6)."
   ) in text
   contest = [*runs("no_temperature").rows.values()]
   means = [
@@ -306,8 +305,9 @@ def test_the_map_of_rates_and_decays(runs, ask):
   )
   few = len(helps & stuck.keys())
   words = (
-    f"helps at {len(helps)} of 20 settings (at {few}, SGD learns nothing), "
-    f"harms at {len(harms)}; {20 - len(helps) - len(harms)} are undecided."
+    f"helps at {len(helps)} of 20 settings (at {few} of these, SGD learns "
+    f"nothing), harms at {len(harms)}; "
+    f"{20 - len(helps) - len(harms)} undecided."
   )
   for name in ("README.md", "experiments/results/README.md"):
     assert words in " ".join((ROOT / name).read_text("utf-8").split())
