@@ -267,7 +267,6 @@ def make_study(
     query.pair_name(pair): {it: rows[pair] for it, rows in tested.items()}
     for pair in pairs
   }
-  not_tested = lambda row: np.isnan(row.adjusted)
   shown = [primary]
   if OUTCOMES[primary].part != "metrics" and "loss" in tested:
     shown.append("loss")
@@ -300,7 +299,9 @@ def make_study(
     "pairs": pairs,
     "answer": answer,
     "tested": tested,
-    "untested": [k for k, v in tested.items() if not_tested(v[pairs[0]])],
+    "untested": [
+      it for it, row in tested.items() if np.isnan(row[pairs[0]].adjusted)
+    ],
     "planned": is_planned,
     "family": is_planned and name in compare.SIZES[:-1],
     "several_schedules": len({it.schedule for it in study.methods}) > 1,

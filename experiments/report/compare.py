@@ -158,7 +158,7 @@ class Comparisons:
 
   def __init__(self, own: Mapping[str, tuple[Study, Results]] | None = None):
     self._own = own or {}
-    self._kept: dict[Any, Results] = {}  # by name, and by files and recipe
+    self._kept: dict[str, Results] = {}
     self._complete: dict[str, bool] = {}
     self._tested: dict[str, dict[str, dict[Pair, Compared]]] = {}
 
@@ -173,12 +173,9 @@ class Comparisons:
       return self._own[name][1]
     if name not in self._kept:
       study, pool = self.study(name), query.POOLS.get(name)
-      files = tuple(pool["files"] if pool else kept.sharing(study))
-      key = files, study.config.hash
-      if key not in self._kept:
-        rows = [*kept.load(files), *query.arm_rows(study)]
-        self._kept[key] = Results(rows, study.config)
-      self._kept[name] = self._kept[key]
+      rows = kept.load(pool["files"] if pool else kept.sharing(study))
+      rows = [*rows, *query.arm_rows(study)]
+      self._kept[name] = Results(rows, study.config)
     return self._kept[name]
 
   def is_planned(self, name: str) -> bool:

@@ -209,6 +209,12 @@ def test_the_sentences_of_the_answer(pages, runs):
   assert (
     "loss and ECE fall at weaker decay (6 of 6), rise at stronger (6 of 6)."
   ) in text
+  assert "- **AdamW, Lion, Muon:** worse when tuned. " in text
+  lines = lines_of_the_answer(pages["README"])
+  for name in ("AdamW", "Lion", "Muon"):
+    use, *cells = lines[f"{name}, tuned"]
+    assert use == "no"  # worse by the loss, without T and after T
+    assert all(re.fullmatch(r"\+.*\*", cell) for cell in cells[:4:2])
   contest = [*runs("no_temperature").rows.values()]
   means = [
     np.mean([row["metrics"][metric] for row in rows_of(contest, method)])
@@ -491,10 +497,15 @@ def test_the_page_of_ensembles_of_the_same_images(runs, ask):
     its = (get(it, "loss", part) for it in names)
     change, low, high, _ = paired(*its)
     assert f"by {change:+.3f} ({low:+.3f}, {high:+.3f})" in text
+  keys = "learning_rate", "weight_decay", "strength"
   settings = [rows_of(rows, it)[0]["settings"] for it in names]
-  assert {(x["learning_rate"], x["weight_decay"]) for x in settings} == {
-    (0.1, 0.002)
-  }
+  chosen = [[its[key] for key in keys] for its in settings]
+  assert chosen == [[0.1, 0.002, 0.0], [0.1, 0.002, 0.5]]
+  assert "rate 0.1 and decay 2e-3, and ⊥Grad has strength ½." in text
+  other = ask.study("ensembles")
+  (strong,) = (it.resolve(other.config) for it in other.methods if it.strength)
+  assert [getattr(strong, key) for key in keys] == [0.3, 5e-4, 1.0]
+  assert "learning rate 0.3, weight decay 5e-4, strength 1." in text
   assert "which train on the same images. " in text
 
 
